@@ -1,0 +1,173 @@
+"""What one value from outside may be: a number, a duration, a name. Says what is allowed, never where it came from."""
+
+import json
+import zoneinfo
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+LONGEST = 366 * 86400.0  # seconds; SQL Server's DATEADD counts in an int, and no lease or grace means more than a year
+
+
+class NotAllowed(Exception):  # not an error of its own: the caller raises one that names the place
+    """The value is not what its kind allows."""
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(allowed)
+        self.allowed = allowed
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value: what is allowed, how it is checked, and how it is written in an environment variable."""
+
+    allowed: str
+    check: Callable[[object], Any]  # the clean value, or ValueError
+    from_text: Callable[[str], object] = str  # the value that a text stands for, or ValueError
+
+    def read(self, value: object) -> Any:
+        """Return the clean value, or raise `NotAllowed`."""
+        try:
+            return self.check(value)
+        except ValueError:
+            raise NotAllowed(self.allowed) from None
+
+    def read_text(self, text: str) -> Any:
+        """Return the clean value that an environment variable stands for, or raise `NotAllowed`."""
+        try:
+            value: object = self.from_text(text.strip())
+        except ValueError:
+            value = _UNREADABLE
+        return self.read(value)
+
+
+_UNREADABLE = object()
+
+
+def number(least: float, most: float, *, above: bool = False, unit: str = "") -> Kind:
+    """A number, whole or not, from `least` (or only above it) to `most`."""
+
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError
+        # Compared before it is converted: an int may be too large for a float, and NaN fails every comparison.
+        if not (least <= value <= most) or (above and value == least):
+            raise ValueError
+        return float(value)
+
+    start = f"above {least:g}" if above else f"of at least {least:g}"
+    return Kind(f"a number{unit} {start} and at most {most:g}", check, float)
+
+
+def seconds(least: float, *, above: bool = False) -> Kind:
+    """A duration: a number of seconds or a timedelta, as seconds."""
+    plain = number(least, LONGEST, above=above, unit=" of seconds (or a timedelta)")
+
+    def check(value: object) -> object:
+        return plain.check(value.total_seconds() if isinstance(value, timedelta) else value)
+
+    return Kind(plain.allowed, check, float)
+
+
+def whole(least: int, most: int) -> Kind:
+    """A whole number from `least` to `most`."""
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError
+        return value
+
+    return Kind(f"a whole number from {least} to {most}", check, _int_from_text)
+
+
+def _int_from_text(text: str) -> int:
+    if len(text) > 20:  # digits; int() is slow for huge texts, and refuses them with an error of its own
+        raise ValueError
+    return int(text)
+
+
+def one_of(*names: str) -> Kind:
+    """One of a few words."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise ValueError
+        return value
+
+    return Kind("one of " + ", ".join(repr(name) for name in names), check)
+
+
+def name(longest: int) -> Kind:
+    """A short text that fits its column and can be printed on one line."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= longest:
+            raise ValueError
+        if not value.isprintable() or value != value.strip():
+            raise ValueError
+        return value
+
+    return Kind(f"a printable text of 1 to {longest} characters, with no blank at its ends", check)
+
+
+def time_zone() -> Kind:
+    """A time zone that this machine knows, by its IANA name."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError
+        try:
+            zoneinfo.ZoneInfo(value)
+        except (zoneinfo.ZoneInfoNotFoundError, OSError):  # "America" is a folder
+            raise ValueError from None
+        return value
+
+    return Kind("an IANA time zone, like 'Europe/Berlin' or 'UTC'", check)
+
+
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def flag() -> Kind:
+    """True or False."""
+
+    def check(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    return Kind("True or False (in the environment 1, true, yes, on, 0, false, no or off)", check, _flag_from_text)
+
+
+def _flag_from_text(text: str) -> bool:
+    try:
+        return _FLAGS[text.lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def from_json(text: str) -> object:
+    """Return the value that a JSON text stands for, or raise ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("too deep") from None
+
+
+def optional(kind: Kind, absent: str) -> Kind:
+    """The kind, or None, which means what `absent` says."""
+    return Kind(
+        f"{kind.allowed}, or None: {absent}",
+        lambda value: None if value is None else kind.check(value),
+        kind.from_text,
+    )
+
+
+def shown(value: object) -> object:
+    """A value as an error may show it: bounded, and of something whose repr works."""
+    try:
+        text = repr(value)
+    except Exception:  # a foreign object, or an int of thousands of digits
+        return f"<{type(value).__name__}>"
+    return value if len(text) <= 200 else text[:197] + "..."

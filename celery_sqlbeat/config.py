@@ -1,0 +1,194 @@
+"""The settings: read once from Celery's configuration and the environment, checked once. Durations are seconds.
+
+The environment wins over the configuration, as Celery has it with CELERY_BROKER_URL; an empty variable is none.
+"""
+
+import difflib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from celery_sqlbeat import checks, masking, policy
+from celery_sqlbeat.errors import SettingError
+from celery_sqlbeat.policy import MOST_RETRIES, SHORTEST_LEASE, Policies
+from celery_sqlbeat.url import ALLOWED, DatabaseUrl, database_url
+
+PREFIX = "sqlbeat_"
+STATEMENT_TIMEOUT_MAX = 5.0  # seconds; a claim or heartbeat takes milliseconds, so by then the database hangs
+STATEMENTS_PER_PERIOD = 3  # a heartbeat and two repeats, or claim, mark and one repeat, fit into their period
+STOP_SHARE = 0.1  # of the lease; a task is stopped by signals that a worker under load takes a while to deliver
+STOP_LONGEST = 10.0  # seconds; SIGTERM, a grace, SIGKILL
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def _setting(default: T, kind: checks.Kind, doc: str) -> T:
+    made: T = field(default=default, metadata={"kind": kind, "doc": doc})
+    return made
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of celery-sqlbeat, by its name without the prefix; None means that the default is worked out."""
+
+    database_url: DatabaseUrl = _setting(  # noqa: RUF009 - a frozen value
+        database_url("sqlite:///sqlbeat.db"),
+        checks.Kind(ALLOWED, database_url),
+        "Where the tables are. Shown only with its secrets masked.",
+    )
+    namespace: str = _setting(
+        "default", checks.name(100), "Several apps share one database; every statement is scoped to it."
+    )
+    release: str | None = _setting(
+        None,
+        checks.optional(checks.name(100), "a hash of the `beat_schedule`"),
+        "Which deployment a beat belongs to; the newest one that has a live beat defines the jobs.",
+    )
+    poll_interval: float = _setting(
+        60.0,
+        checks.seconds(0.1),
+        "The longest time between two looks for due jobs. Beat wakes for the next deadline by itself.",
+    )
+    notice_interval: float = _setting(
+        5.0, checks.seconds(0), "Within this time a change made through this package is noticed. 0 turns it off."
+    )
+    lock_timeout: float = _setting(
+        120.0, checks.seconds(SHORTEST_LEASE), "The run lease, where neither the row nor a policy has its own."
+    )
+    heartbeat_interval: float = _setting(
+        30.0, checks.seconds(0.05), "How often a worker extends the leases of what it runs."
+    )
+    heartbeat_failures: int = _setting(
+        3, checks.whole(1, 100), "After so many failed heartbeats in a row a worker abandons its runs."
+    )
+    dispatch_timeout: float = _setting(
+        15.0,
+        checks.seconds(0.5),
+        "A claim that is neither published nor given back by then belongs to whoever takes it.",
+    )
+    worker_memory: float = _setting(
+        3600.0,
+        checks.seconds(0),
+        "A queue counts as served by this package for so long after its last worker was seen.",
+    )
+    batch_size: int = _setting(500, checks.whole(1, 1000), "Jobs per claim.")
+    max_retries: int = _setting(
+        3, checks.whole(0, MOST_RETRIES), "Retries of a failed slot before it goes to the dead letters."
+    )
+    max_lost_leases: int = _setting(
+        5, checks.whole(0, MOST_RETRIES), "Lost leases of a slot before it goes to the dead letters."
+    )
+    retry_base: float = _setting(2.0, checks.seconds(0), "The longest wait before the first retry; full jitter.")
+    retry_factor: float = _setting(2.0, checks.number(1, 100), "By this the wait grows from retry to retry.")
+    retry_max: float = _setting(600.0, checks.seconds(0), "No wait before a retry is longer.")
+    history_days: float = _setting(
+        7.0, checks.number(0, 36500, above=True, unit=" of days"), "So long ended runs are kept."
+    )
+    policies: Policies = _setting(  # noqa: RUF009 - a frozen value
+        Policies(),
+        checks.Kind("a mapping from job name or glob to its policies", policy.policies_from_setting, checks.from_json),
+        "Policies per job name or glob: " + ", ".join(f"`{name}`" for name in policy.KINDS) + ".",
+    )
+    create_tables: bool | None = _setting(
+        None, checks.optional(checks.flag(), "only on SQLite"), "Whether beat creates missing tables by itself."
+    )
+
+    @property
+    def creates_tables(self) -> bool:
+        """Whether beat creates missing tables by itself."""
+        return self.database_url.database == "sqlite" if self.create_tables is None else self.create_tables
+
+    @property
+    def statement_timeout(self) -> float:
+        """After so many seconds a statement is given up; well below the heartbeat interval."""
+        period = min(self.heartbeat_interval, self.dispatch_timeout)
+        return min(STATEMENT_TIMEOUT_MAX, period / STATEMENTS_PER_PERIOD)
+
+    @property
+    def stop_timeout(self) -> float:
+        """So many seconds before the end of a lease of `lock_timeout` its task is stopped."""
+        return stop_timeout(self.lock_timeout)
+
+
+def stop_timeout(lease_seconds: float) -> float:
+    """So many seconds before the end of a lease its task is stopped, so that it is gone when the lease ends."""
+    return min(STOP_LONGEST, STOP_SHARE * lease_seconds)
+
+
+def read_settings(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """Return the settings in Celery's configuration and the environment, or raise a SettingError for a bad one."""
+    _refuse_unknown(conf)
+    _warn_of_unknown(environ)
+    found = Settings(**dict(_values(conf, environ)))
+    _check_together(found)
+    return found
+
+
+def _values(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for each in fields(Settings):
+        kind: checks.Kind = each.metadata["kind"]
+        name = PREFIX + each.name
+        text = environ.get(name.upper(), "").strip()
+        if not text and name not in conf:
+            continue
+        try:
+            yield each.name, kind.read_text(text) if text else kind.read(conf.get(name))
+        except checks.NotAllowed as refusal:
+            place, value = (name.upper(), text) if text else (name, conf.get(name))
+            raise SettingError(place, _shown(value), f"must be {refusal.allowed}") from None
+
+
+def _shown(value: object) -> object:
+    # The URL may stand under the wrong name.
+    is_url = isinstance(value, str) and ("://" in value or value.lower().startswith(masking.ODBC))
+    return masking.masked(str(value)) if is_url else checks.shown(value)
+
+
+def _check_together(found: Settings) -> None:
+    """Refuse values that are each possible, but not with one another."""
+    needed = found.heartbeat_interval * found.heartbeat_failures + found.statement_timeout + found.stop_timeout
+    if needed >= found.lock_timeout:
+        raise SettingError(
+            "sqlbeat_lock_timeout",
+            found.lock_timeout,
+            f"must be more than {needed:g} seconds: {found.heartbeat_failures} heartbeats, one every "
+            f"{found.heartbeat_interval:g} s, {found.statement_timeout:g} s for the last statement and "
+            f"{found.stop_timeout:g} s to stop the task; raise it, or lower sqlbeat_heartbeat_interval",
+        )
+    if found.retry_base > found.retry_max:
+        raise SettingError(
+            "sqlbeat_retry_base", found.retry_base, f"must be at most sqlbeat_retry_max, {found.retry_max:g}"
+        )
+
+
+def _refuse_unknown(conf: Mapping[str, Any]) -> None:
+    prefix = str(getattr(conf, "prefix", None) or "").lower()  # the namespace of config_from_object
+    for key in conf:
+        if not isinstance(key, str):
+            continue
+        name = key.lower().removeprefix(prefix)
+        if not name.startswith(PREFIX):
+            continue
+        if name not in NAMES:
+            raise SettingError(key, _shown(conf.get(key)), f"no such setting{_nearest(name)}")
+        if name not in conf:
+            written = (prefix + name).upper() if prefix else name
+            raise SettingError(key, _shown(conf.get(key)), f"Celery does not read this name; write {written}")
+
+
+def _warn_of_unknown(environ: Mapping[str, str]) -> None:
+    # Not refused: other programs name variables, too. For a service "sqlbeat" Kubernetes sets SQLBEAT_PORT and more.
+    for key in environ:
+        name = key.lower()
+        if key.startswith(PREFIX.upper()) and name not in NAMES and (hint := _nearest(name)):
+            logger.warning("The environment variable %s is no setting of celery-sqlbeat%s", key, hint.upper())
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+NAMES = tuple(PREFIX + each.name for each in fields(Settings))
