@@ -36,13 +36,10 @@ class Kind:
     def read_text(self, text: str) -> Any:
         """Return the clean value that an environment variable stands for, or raise `NotAllowed`."""
         try:
-            value: object = self.from_text(text.strip())
+            value = self.from_text(text.strip())
         except ValueError:
-            value = _UNREADABLE
+            raise NotAllowed(self.allowed) from None
         return self.read(value)
-
-
-_UNREADABLE = object()
 
 
 def number(least: float, most: float, *, above: bool = False, unit: str = "") -> Kind:

@@ -164,18 +164,19 @@ def _check_together(found: Settings) -> None:
 
 
 def _refuse_unknown(conf: Mapping[str, Any]) -> None:
-    prefix = str(getattr(conf, "prefix", None) or "").lower()  # the namespace of config_from_object
     for key in conf:
-        if not isinstance(key, str):
-            continue
-        name = key.lower().removeprefix(prefix)
+        # CELERY_ is the namespace that most shops give to config_from_object.
+        name = key.lower().removeprefix("celery_") if isinstance(key, str) else ""
         if not name.startswith(PREFIX):
             continue
         if name not in NAMES:
             raise SettingError(key, _shown(conf.get(key)), f"no such setting{_nearest(name)}")
         if name not in conf:
-            written = (prefix + name).upper() if prefix else name
-            raise SettingError(key, _shown(conf.get(key)), f"Celery does not read this name; write {written}")
+            raise SettingError(
+                key,
+                _shown(conf.get(key)),
+                f"Celery does not read this name; write {name}, or with a namespace CELERY_{name.upper()}",
+            )
 
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
