@@ -1,0 +1,132 @@
+"""What to do with a due job: which slot to fire, which missed ones to record as a gap, and when the next one is.
+
+Pure: `now` is the database server's clock at the claim. Whoever calls records the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import NamedTuple
+
+from celery_sqlbeat.schedule.cron import Cron
+from celery_sqlbeat.schedule.every import Every, step
+from celery_sqlbeat.schedule.grid import next_after
+from celery_sqlbeat.schedule.once import Once
+from celery_sqlbeat.schedule.series import NO_OFFSET, GridSeries, IntervalSeries, grid_series, offset_of, plus
+from celery_sqlbeat.schedule.text import Schedule
+from celery_sqlbeat.schedule.zone import TICK
+
+DEFAULT_GRACE = 60.0  # seconds; a slot later than this is skipped under misfire=skip, where the job does not say
+
+
+class Gap(NamedTuple):
+    """Slots that never fire, as one record; the reason is that of the first."""
+
+    first: datetime
+    last: datetime
+    count: int  # type: ignore[assignment]  # nobody counts in a gap as one does in a tuple
+    reason: str
+
+
+class Fire(NamedTuple):
+    """Fire this slot. `delay`, in seconds from the end of the run, takes the place of a next slot not known yet."""
+
+    slot: datetime
+    next_slot: datetime | None
+    delay: float | None
+    gap: Gap | None
+
+
+class Skip(NamedTuple):
+    """Fire nothing now."""
+
+    gap: Gap
+    next_slot: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The slots of one job: its schedule in its time zone, with its jitter in seconds and its cadence."""
+
+    schedule: Schedule
+    zone: tzinfo
+    jitter: float = 0.0
+    cadence: str = "from_start"
+
+    def first_slot(self, added_at: datetime, start: datetime | None = None, key: str = "") -> datetime | None:
+        """The slot that a new job begins with."""
+        schedule = self.schedule
+        if isinstance(schedule, Once):
+            slot: datetime | None = schedule.at
+        elif not isinstance(schedule, Every):
+            slot = next_after(schedule, start - TICK if start and start > added_at else added_at, self.zone)
+        elif start is None:
+            slot = step(schedule, added_at, self.zone)
+        else:
+            passed = max(0, -((start - added_at) // schedule.interval))
+            slot = plus(start, passed * schedule.interval)
+        return None if slot is None else plus(slot, self._offset(key))
+
+    def plan(
+        self,
+        due: datetime,
+        now: datetime,
+        last_run: datetime | None = None,
+        misfire: str = "coalesce",
+        misfire_grace: float | None = None,
+        catch_up_limit: int = 10,
+        deadline: float | None = None,
+        key: str = "",
+    ) -> Fire | Skip:
+        """What a job claimed at `now` does about its oldest unhandled slot and those missed since."""
+        series = self._series(due, key)
+        following = series.following(due)
+        slot = latest = due
+        if following is not None and following <= now:
+            slot = latest = series.latest(now)
+            if misfire == "catch_up":
+                slot = series.from_end(max(1, catch_up_limit), latest)
+        patience = self._patience(misfire, misfire_grace, deadline)
+        if patience is not None:
+            if now - latest > patience:
+                gap = Gap(due, latest, series.count_before(latest) + 1, _reason(due, last_run))
+                return Skip(gap, series.after_skipped(latest, now))
+            if now - slot > patience and isinstance(series, GridSeries):
+                slot = series.starting_at(now - patience)
+        gap_before = None
+        if slot != due:
+            gap_before = Gap(due, series.preceding(slot), series.count_before(slot), _reason(due, last_run))
+        if slot != latest:
+            return Fire(slot, series.following(slot), None, gap_before)
+        return Fire(slot, *series.after_fired(slot, now), gap_before)
+
+    def next_after_retry(self, slot: datetime, now: datetime, key: str = "") -> tuple[datetime | None, float | None]:
+        """The next slot, or the delay from the end of the run, when a later attempt of this slot is claimed at `now`.
+
+        On a grid it is the point after the slot even if that has passed: the plan made for it records what was missed.
+        """
+        return self._series(slot, key).after_retried(slot, now)
+
+    def _series(self, due: datetime, key: str) -> IntervalSeries | GridSeries:
+        schedule = self.schedule
+        if isinstance(schedule, Every):
+            return IntervalSeries(due, schedule, self.zone, self.cadence)
+        return grid_series(schedule, self.zone, due, self._offset(key))
+
+    def _offset(self, key: str) -> timedelta:
+        return offset_of(key, self.jitter) if self.jitter else NO_OFFSET
+
+    def _patience(self, misfire: str, grace: float | None, deadline: float | None) -> timedelta | None:
+        """How late a slot may still fire; Celery's deadline is for crontabs only."""
+        limits = []
+        if misfire == "skip":
+            limits.append(DEFAULT_GRACE if grace is None else grace)
+        if deadline is not None and isinstance(self.schedule, Cron):
+            limits.append(deadline)
+        return timedelta(seconds=min(limits)) if limits else None
+
+
+def _reason(first: datetime, last_run: datetime | None) -> str:
+    """Missed while the previous run was still going, or for want of a beat."""
+    return "overlap" if last_run is not None and first <= last_run else "misfire"
