@@ -61,10 +61,7 @@ def read_cron(words: list[str], text: str) -> Cron:
     """The crontab that these words (all after `cron`) name."""
     if len(words) != len(FIELDS):
         raise ScheduleError(text, "a crontab has five fields: minute, hour, day of month, month, day of week")
-    try:
-        return Cron(*words)
-    except ScheduleError as error:
-        raise ScheduleError(text, f"{error.value!r:.80}: {error.remedy}") from None
+    return Cron(*words)
 
 
 @lru_cache(maxsize=1024)

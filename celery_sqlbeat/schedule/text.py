@@ -44,4 +44,9 @@ def _read(text: str) -> Schedule:
             "a schedule is one of: every 1h30m, cron MINUTE HOUR DAY_OF_MONTH MONTH DAY_OF_WEEK, "
             "solar sunset 51.5 -0.12, once 2027-01-31T09:00:00Z",
         )
-    return _READERS[kind](words, text)
+    try:
+        return _READERS[kind](words, text)
+    except ScheduleError as error:
+        if error.value == text:
+            raise
+        raise ScheduleError(text, f"{error.value!r}: {error.remedy}") from None
