@@ -53,8 +53,8 @@ def number(least: float, most: float, *, above: bool = False, unit: str = "") ->
             raise ValueError
         return float(value)
 
-    start = f"above {least:g}" if above else f"of at least {least:g}"
-    return Kind(f"a number{unit} {start} and at most {most:g}", check, float)
+    start = f"above {least:.10g}" if above else f"of at least {least:.10g}"
+    return Kind(f"a number{unit} {start} and at most {most:.10g}", check, float)
 
 
 def seconds(least: float, *, above: bool = False) -> Kind:

@@ -1,0 +1,100 @@
+"""Writes the pages of docs/ that come from the code; a test fails while one of them is out of date."""
+
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from celery_sqlbeat import checks
+from celery_sqlbeat.config import PREFIX, Settings
+from celery_sqlbeat.policy import DEFAULT, KINDS, Policies
+
+HERE = Path(__file__).parent
+
+HEAD = """\
+# Settings
+
+Written by `make docs` from `celery_sqlbeat/config.py` and `celery_sqlbeat/policy.py`; do not edit.
+
+Settings are read once, when a beat, a worker or a command starts, from Celery's configuration (lower case; upper case after
+the namespace of `config_from_object`) and from the environment (upper case). **The environment wins**, as it does
+for Celery's own `CELERY_BROKER_URL`; an empty variable counts as none. A value that cannot work stops the process with one
+line that names the setting, the value and what is allowed. So does an unknown `sqlbeat_...` name in the configuration; in the
+environment, where other programs name variables too, a name that is nearly one of these is logged as a warning.
+
+Durations are seconds, fractions allowed, or (in the configuration) a `timedelta`.
+"""
+
+TOGETHER = """\
+## What must fit together
+
+- `sqlbeat_heartbeat_interval` x `sqlbeat_heartbeat_failures` + the statement time-out + the time to stop a task must be less
+  than `sqlbeat_lock_timeout`: a worker that cannot extend its lease has to notice, and its task has to be gone, before the lease ends.
+  The statement time-out is a third of the shorter of `sqlbeat_heartbeat_interval` and `sqlbeat_dispatch_timeout`, at most 5 s;
+  the time to stop a task is a tenth of the lease, at most 10 s. With the defaults: 30 x 3 + 5 + 10 = 105 < 120.
+- `sqlbeat_retry_base` is at most `sqlbeat_retry_max`.
+
+## The database URL
+
+| database | form |
+|---|---|
+| SQLite | `sqlite:///relative.db`, `sqlite:////absolute/path.db` |
+| PostgreSQL | `postgresql://user:password@host:port/database?sslmode=require`; several hosts with commas; options are libpq's |
+| SQL Server, Azure SQL | `mssql://user:password@host:port/instance/database?Encrypt=yes`; port, instance, user and options may be left out |
+| SQL Server by ODBC | `mssql+odbc:Driver={...};Server=...;Database=...`, with `{}` around a value that holds `;` `{` or `}`, and `}` doubled in it |
+
+In user, password and options write `@ : / ? # & %` as `%40 %3A %2F %3F %23 %26 %25`. Wherever a URL is shown its password is `***`, and
+so are options that are not known to be harmless; of a URL that cannot be read no more than the scheme is shown.
+"""
+
+POLICIES = """\
+## Policies
+
+`sqlbeat_policies` gives policies to jobs by name or glob, so that `beat_schedule` stays as it is:
+
+```python
+sqlbeat_policies = {
+    "*": {"max_retries": 1},
+    "payroll-*": {"misfire": "catch_up", "lock_timeout": 600},
+}
+```
+
+The most specific wins, policy by policy: the default, then globs from the shortest to the longest (of two equally long ones the later),
+then the job's exact name, then the policies in the job's own row. Globs are `fnmatch`'s, and case matters.
+"""
+
+
+def settings_page() -> str:
+    """Return the text of docs/settings.md."""
+    settings = [
+        (f"{PREFIX}{each.name}", _default(each), each.metadata["kind"], each.metadata["doc"])
+        for each in fields(Settings)
+    ]
+    table = ["| setting | default | allowed | |", "|---|---|---|---|"]
+    table += [f"| `{name}` | {default} | {_cell(kind.allowed)} | {doc} |" for name, default, kind, doc in settings]
+    policies = ["| policy | default | allowed |", "|---|---|---|"]
+    policies += [f"| `{name}` | `{getattr(DEFAULT, name)!r}` | {_cell(kind.allowed)} |" for name, kind in KINDS.items()]
+    return "\n".join([HEAD, *table, "", TOGETHER, POLICIES, *policies, ""])
+
+
+def _default(setting: Field[Any]) -> str:
+    kind: checks.Kind = setting.metadata["kind"]
+    if setting.default is None:
+        return kind.allowed.partition("None: ")[2]
+    if isinstance(setting.default, Policies):
+        return "`{}`"
+    shown = f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+    unit = " s" if "seconds" in kind.allowed else " days" if "days" in kind.allowed else ""
+    return f"`{shown}`{unit}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+PAGES: Mapping[str, Any] = {"settings.md": settings_page}
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
