@@ -1,4 +1,5 @@
 """Where Celery's own schedules are right, ours agree with them to the instant."""
+# ruff: noqa: DTZ001  # hypothesis takes its bounds without a zone
 
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -73,7 +74,8 @@ def test_a_crontab_is_read_as_celery_reads_it_and_converts_both_ways(fields: tup
 
 @settings(max_examples=400, deadline=None)
 @given(
-    st.timedeltas(timedelta(milliseconds=1), timedelta(days=40)) | st.integers(1, 100_000).map(lambda s: timedelta(0, s)),
+    st.timedeltas(timedelta(milliseconds=1), timedelta(days=40))
+    | st.integers(1, 100_000).map(lambda s: timedelta(0, s)),
     st.sampled_from(ZONES) | st.sampled_from([ZoneInfo("Australia/Lord_Howe"), ZoneInfo("America/Havana")]),
     INSTANTS
     | st.timedeltas(timedelta(), timedelta(days=3)).map(lambda t: datetime(2026, 10, 31, tzinfo=UTC) + t)
