@@ -1,0 +1,69 @@
+"""What all tests share: the check of SQLBEAT_REQUIRE, and databases of their own that leave nothing behind."""
+
+import os
+import re
+import secrets
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import required, server
+
+STALE_SECONDS = 86400  # no run lasts longer; by then the process id in a name may be somebody else's
+_NAME = re.compile(r"sqlbeat_test_(?P<pid>\d+)_(?P<made>[0-9a-f]+)_[0-9a-f]+")
+
+
+def pytest_configure() -> None:
+    """Refuse a wrong SQLBEAT_REQUIRE at once: a mistyped one would require nothing."""
+    required(os.environ)
+
+
+@pytest.fixture(scope="session")
+def postgresql_database() -> Iterator[Callable[[], str]]:
+    """Make an empty PostgreSQL database and return its URL; all of them are dropped when the session ends."""
+    import psycopg
+    from psycopg import sql
+
+    where = server("postgresql")
+    made: list[str] = []
+    with psycopg.connect(where, autocommit=True) as connection:
+        for (name,) in connection.execute(
+            "SELECT datname FROM pg_database WHERE datname LIKE 'sqlbeat!_test!_%' ESCAPE '!'"
+        ):
+            if is_left_behind(name):
+                connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def make() -> str:
+        name = new_name()
+        with psycopg.connect(where, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        made.append(name)
+        return urllib.parse.urlsplit(where)._replace(path=f"/{name}").geturl()
+
+    yield make
+    with psycopg.connect(where, autocommit=True) as connection:
+        for name in made:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def new_name() -> str:
+    """Return a name for a database that tells who made it and when."""
+    return f"sqlbeat_test_{os.getpid()}_{int(time.time()):x}_{secrets.token_hex(4)}"
+
+
+def is_left_behind(name: str) -> bool:
+    """Whether the run that made this database was killed before it could drop it."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return False
+    if time.time() - int(match["made"], 16) > STALE_SECONDS:
+        return True
+    try:
+        os.kill(int(match["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it lives, under another user
+        return False
+    return False

@@ -1,0 +1,77 @@
+"""The servers that tests talk to: where they are, and whether their absence skips a test or fails it."""
+
+import functools
+import os
+import socket
+import urllib.parse
+from collections.abc import Mapping
+
+import pytest
+
+DEFAULTS = {
+    "postgresql": "postgresql://postgres@127.0.0.1:5432/postgres",
+    "mariadb": "mysql://root@127.0.0.1:3306/test",
+    "redis": "redis://127.0.0.1:6379/0",
+    "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//",
+    "mssql": "",  # only where the variable names one
+}
+PATIENCE_SECONDS = 5
+
+
+def server(name: str) -> str:
+    """Return the address of a server that answers; otherwise skip the test, or fail it if the server is required."""
+    missing = _reason_missing(name)
+    if missing is None:
+        return address(name)
+    if name in required(os.environ):
+        pytest.fail(f"{missing}, and SQLBEAT_REQUIRE names it", pytrace=False)
+    pytest.skip(missing)
+
+
+def address(name: str) -> str:
+    """Where a server is, if it is there."""
+    return os.environ.get(_variable(name), "") or DEFAULTS[name]
+
+
+def required(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the servers that SQLBEAT_REQUIRE names; a name that no test knows is an error."""
+    names = frozenset(filter(None, (name.strip() for name in environ.get("SQLBEAT_REQUIRE", "").split(","))))
+    if unknown := names - DEFAULTS.keys():
+        raise pytest.UsageError(
+            f"SQLBEAT_REQUIRE names {', '.join(sorted(unknown))}; the servers are {', '.join(DEFAULTS)}"
+        )
+    return names
+
+
+def _variable(name: str) -> str:
+    return f"SQLBEAT_TEST_{name.upper()}"
+
+
+@functools.cache  # asked once per session: a server that is away is waited for only once
+def _reason_missing(name: str) -> str | None:
+    where = address(name)
+    if not where:
+        return f"{_variable(name)} names no server"
+    if name == "mssql":  # an ODBC string; what is wrong with a server that somebody names shows in the test itself
+        return None
+    try:
+        (_answers_sql if name == "postgresql" else _accepts)(where)
+    except (OSError, ImportError) as error:
+        shown = where.rpartition("@")[2]  # without user and password
+        return f"{name} does not answer at {shown} ({type(error).__name__}: {' '.join(str(error).split())})"
+    return None
+
+
+def _accepts(where: str) -> None:
+    url = urllib.parse.urlsplit(where)
+    with socket.create_connection((url.hostname or "127.0.0.1", url.port or 0), PATIENCE_SECONDS):
+        pass
+
+
+def _answers_sql(where: str) -> None:
+    import psycopg
+
+    try:
+        psycopg.connect(where, connect_timeout=PATIENCE_SECONDS).close()
+    except psycopg.OperationalError as error:
+        raise ConnectionError(error) from error
