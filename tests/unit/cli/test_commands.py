@@ -1,0 +1,85 @@
+"""What the commands say about a wrong configuration: one line, exit code 1, no traceback, no secret."""
+
+from typing import Any
+
+import click
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_sqlbeat.cli import sqlbeat
+from celery_sqlbeat.cli.command import Command
+from celery_sqlbeat.errors import StoreError
+
+
+def invoke(*arguments: str, **conf: Any) -> Result:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(conf)
+    return CliRunner().invoke(sqlbeat, arguments, obj=CLIContext(app=app, no_color=True, workdir=None))
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SQLBEAT_DATABASE_URL", raising=False)
+
+
+def assert_is_one_line_of_error(result: Result, hint: str) -> None:
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1
+    assert hint in result.output
+
+
+def test_a_bad_setting_is_one_line() -> None:
+    assert_is_one_line_of_error(invoke("init", sqlbeat_batch_size=0), "sqlbeat_batch_size = 0: must be a whole number")
+
+
+def test_a_bad_url_is_one_line_without_its_secret() -> None:
+    result = invoke("init", sqlbeat_database_url="redis://u:s3kr1t@host/0")
+    assert_is_one_line_of_error(result, "not supported yet")
+    assert "s3kr1t" not in result.output
+
+
+def test_a_bad_variable_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQLBEAT_LOCK_TIMEOUT", "soon")
+    assert_is_one_line_of_error(invoke("init"), "SQLBEAT_LOCK_TIMEOUT = 'soon'")
+
+
+def test_a_configuration_that_cannot_be_loaded_is_one_line() -> None:
+    app = Celery("shop", set_as_current=False)
+    app.config_from_object("no_such_module_anywhere")
+    result = CliRunner().invoke(sqlbeat, ["init"], obj=CLIContext(app=app, no_color=True, workdir=None))
+    assert_is_one_line_of_error(result, "No module named")
+
+
+def test_init_refuses_a_database_that_would_be_gone_at_once() -> None:
+    assert_is_one_line_of_error(invoke("init", sqlbeat_database_url="sqlite://"), "in memory")
+
+
+@pytest.mark.parametrize("arguments", [["nosuch"], ["init", "--nosuch"], ["init", "nosuch"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("error", [StoreError("first\nsecond"), OSError("disk full"), PermissionError()])
+def test_an_error_of_a_command_is_one_line_whatever_it_says(error: Exception) -> None:
+    @click.command(cls=Command)
+    def failing() -> None:
+        raise error
+
+    result = CliRunner().invoke(failing)
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+
+
+def test_options_that_an_app_adds_to_every_command_are_taken() -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    option = click.Option(["--environment"])
+    sqlbeat.params.append(option)
+    try:
+        arguments = ["--environment", "test", "init", "--help"]
+        result = CliRunner().invoke(sqlbeat, arguments, obj=CLIContext(app=app, no_color=True, workdir=None))
+    finally:
+        sqlbeat.params.remove(option)
+    assert result.exit_code == 0
