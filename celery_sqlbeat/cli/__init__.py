@@ -7,7 +7,7 @@ from celery_sqlbeat.cli.init import init
 
 @click.group()
 def sqlbeat(**_preload_options: object) -> None:  # options that the app adds to every command (`user_options`)
-    """Schedules in a SQL table: create the tables, look at jobs and runs, repair."""
+    """The schedule in a SQL table."""
 
 
 sqlbeat.add_command(init)

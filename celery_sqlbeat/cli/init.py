@@ -9,9 +9,10 @@ from celery_sqlbeat.cli.command import Command, settings_of
 @click.option("--sql", "only_print", is_flag=True, help="Print the script that creates everything; connect to nothing.")
 @click.pass_context
 def init(ctx: click.Context, only_print: bool) -> None:
-    """Create the tables in the database of sqlbeat_database_url, or upgrade them; safe to repeat.
+    """Create or upgrade the tables; safe to repeat.
 
-    The script that --sql prints is for whoever may create tables when the app may not.
+    They are made in the database that sqlbeat_database_url names. The script that --sql prints is for whoever may
+    create tables where the app may not.
     """
     settings = settings_of(ctx)
     url = settings.database_url
