@@ -8,6 +8,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import required, server
 
@@ -18,6 +19,8 @@ _NAME = re.compile(r"sqlbeat_test_(?P<pid>\d+)_(?P<made>[0-9a-f]+)_[0-9a-f]+")
 def pytest_configure() -> None:
     """Refuse a wrong SQLBEAT_REQUIRE at once: a mistyped one would require nothing."""
     required(os.environ)
+    settings.register_profile("sqlbeat", deadline=None)  # a busy machine is no failure
+    settings.load_profile("sqlbeat")
 
 
 @pytest.fixture(scope="session")
