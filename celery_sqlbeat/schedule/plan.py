@@ -10,10 +10,12 @@ from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 from celery_sqlbeat.schedule.cron import Cron
+from celery_sqlbeat.schedule.edges import plus
 from celery_sqlbeat.schedule.every import Every, step
 from celery_sqlbeat.schedule.grid import next_after
+from celery_sqlbeat.schedule.jitter import NO_OFFSET, offset_of
 from celery_sqlbeat.schedule.once import Once
-from celery_sqlbeat.schedule.series import NO_OFFSET, GridSeries, IntervalSeries, grid_series, offset_of, plus
+from celery_sqlbeat.schedule.series import GridSeries, IntervalSeries, grid_series
 from celery_sqlbeat.schedule.text import Schedule
 from celery_sqlbeat.schedule.zone import TICK
 
@@ -89,11 +91,11 @@ class Timeline:
                 slot = series.from_end(max(1, catch_up_limit), latest)
         patience = self._patience(misfire, misfire_grace, deadline)
         if patience is not None:
-            if now - latest > patience:
+            if (now - latest).total_seconds() > patience:
                 gap = Gap(due, latest, series.count_before(latest) + 1, _reason(due, last_run))
                 return Skip(gap, series.after_skipped(latest, now))
-            if now - slot > patience and isinstance(series, GridSeries):
-                slot = series.starting_at(now - patience)
+            if (now - slot).total_seconds() > patience and isinstance(series, GridSeries):
+                slot = series.starting_at(now - timedelta(seconds=patience))
         gap_before = None
         if slot != due:
             gap_before = Gap(due, series.preceding(slot), series.count_before(slot), _reason(due, last_run))
@@ -117,14 +119,14 @@ class Timeline:
     def _offset(self, key: str) -> timedelta:
         return offset_of(key, self.jitter) if self.jitter else NO_OFFSET
 
-    def _patience(self, misfire: str, grace: float | None, deadline: float | None) -> timedelta | None:
-        """How late a slot may still fire; Celery's deadline is for crontabs only."""
+    def _patience(self, misfire: str, grace: float | None, deadline: float | None) -> float | None:
+        """How many seconds late a slot may still fire; Celery's deadline is for crontabs only."""
         limits = []
         if misfire == "skip":
             limits.append(DEFAULT_GRACE if grace is None else grace)
         if deadline is not None and isinstance(self.schedule, Cron):
             limits.append(deadline)
-        return timedelta(seconds=min(limits)) if limits else None
+        return min(limits) if limits else None
 
 
 def _reason(first: datetime, last_run: datetime | None) -> str:

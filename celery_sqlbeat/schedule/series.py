@@ -6,18 +6,15 @@ Arithmetic only, bounded whatever the gap; what to do with missed slots is decid
 from __future__ import annotations
 
 from datetime import datetime, timedelta, tzinfo
-from functools import lru_cache
-from hashlib import blake2b
 from typing import NamedTuple
 
 from celery_sqlbeat.schedule.cron import Cron
+from celery_sqlbeat.schedule.edges import plus, shifted
 from celery_sqlbeat.schedule.every import Every, step
 from celery_sqlbeat.schedule.grid import count_between, latest_at, next_after
 from celery_sqlbeat.schedule.once import Once
 from celery_sqlbeat.schedule.solar import SAME_EVENT, Solar
 from celery_sqlbeat.schedule.zone import TICK
-
-NO_OFFSET = timedelta()
 
 
 class IntervalSeries(NamedTuple):
@@ -122,23 +119,10 @@ def grid_series(schedule: Cron | Solar | Once, zone: tzinfo, due: datetime, offs
     """The series from `due` on, which is a point of the grid plus the offset, unless somebody moved it."""
     if isinstance(schedule, Once):
         return GridSeries(due, max(due, schedule.at), offset, schedule, zone)
-    after = due - offset
+    after = shifted(due, -offset)
     # Moved by hand, or the jitter is a new one: count from the slot itself, or one point would fire under two offsets.
-    if offset and next_after(schedule, after - TICK, zone) != after:
+    if offset and next_after(schedule, shifted(after, -TICK), zone) != after:
         after = due
-    return GridSeries(due, after + SAME_EVENT if isinstance(schedule, Solar) else after, offset, schedule, zone)
-
-
-def plus(instant: datetime, delta: timedelta) -> datetime | None:
-    """The sum, or None beyond the end of the calendar."""
-    try:
-        return instant + delta
-    except OverflowError:
-        return None
-
-
-@lru_cache(maxsize=65536)
-def offset_of(key: str, jitter: float) -> timedelta:
-    """The share of the jitter (seconds) that belongs to this job: the same in every process, spread evenly."""
-    fraction = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
-    return timedelta(microseconds=fraction * int(jitter * 1_000_000) >> 64)
+    if isinstance(schedule, Solar):
+        after = shifted(after, SAME_EVENT)
+    return GridSeries(due, after, offset, schedule, zone)
