@@ -1,0 +1,133 @@
+"""What a row of `Jobs` says, checked: people write these rows by hand, so every field may be wrong.
+
+A field that cannot work raises a FieldError that names it; the caller puts the row into quarantine.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.policy import Policies, Policy, fields_from_text, policy_for
+from celery_sqlbeat.schedule import Every, Timeline, parse, zone_named
+
+DEFAULT_MINUTES = 10  # as the column's default says
+MOST_MINUTES = 527_040  # a year; more is a mistyped number
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Rules(NamedTuple):
+    """What holds for every row that does not say otherwise."""
+
+    policies: Policies
+    time_zone: str
+    lock_timeout: float
+    max_retries: int
+    cron_deadline: float | None = None
+    """Celery's `beat_cron_starting_deadline`, in seconds."""
+
+
+class JobText(Protocol):
+    """The columns of a job that people write."""
+
+    @property
+    def job_name(self) -> str: ...
+    @property
+    def task_name(self) -> Any: ...
+    @property
+    def schedule(self) -> Any: ...
+    @property
+    def interval_minutes(self) -> Any: ...
+    @property
+    def time_zone(self) -> Any: ...
+    @property
+    def args(self) -> Any: ...
+    @property
+    def kwargs(self) -> Any: ...
+    @property
+    def options(self) -> Any: ...
+    @property
+    def policies(self) -> Any: ...
+    @property
+    def lock_timeout_minutes(self) -> Any: ...
+
+
+class Definition(NamedTuple):
+    """A job as it will run."""
+
+    task_name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    timeline: Timeline
+    policy: Policy
+    lease_seconds: float
+    max_retries: int
+
+
+def read_definition(row: JobText, rules: Rules) -> Definition:
+    """The job that a row describes."""
+    own = None if row.policies is None else fields_from_text(_text("Policies", row.policies))
+    policy = policy_for(row.job_name, rules.policies, own)
+    task_name = row.task_name
+    if not isinstance(task_name, str) or not task_name:
+        raise FieldError("TaskName", task_name, "write the name of a Celery task")
+    lease_seconds = rules.lock_timeout if policy.lock_timeout is None else policy.lock_timeout
+    if row.lock_timeout_minutes is not None:
+        lease_seconds = 60.0 * _minutes("LockTimeoutMinutes", row.lock_timeout_minutes)
+    return Definition(
+        task_name,
+        () if row.args is None else _json("Args", row.args, list, "a JSON array such as [1, 2]"),
+        _NOTHING if row.kwargs is None else _json("Kwargs", row.kwargs, dict, 'a JSON object such as {"id": 1}'),
+        _NOTHING if row.options is None else _json("Options", row.options, dict, 'a JSON object such as {"queue": "x"}'),
+        _timeline(
+            row.schedule, row.interval_minutes, row.time_zone or policy.timezone or rules.time_zone, policy.jitter,
+            policy.cadence,
+        ),  # fmt: skip
+        policy,
+        lease_seconds,
+        rules.max_retries if policy.max_retries is None else policy.max_retries,
+    )
+
+
+def instant(field: str, value: Any) -> datetime:
+    """The instant in a column; the store hands on what it could not read as it is."""
+    if isinstance(value, datetime):
+        return value
+    raise FieldError(field, value, "write an instant in UTC as YYYY-MM-DD HH:MM:SS")
+
+
+@lru_cache(maxsize=16384)  # many jobs share one schedule; the texts are short
+def _timeline(schedule: Any, interval_minutes: Any, zone: str, jitter: float, cadence: str) -> Timeline:
+    if schedule is None:
+        minutes = DEFAULT_MINUTES if interval_minutes is None else _minutes("IntervalMinutes", interval_minutes)
+        read: Any = parse(f"every {minutes}m")
+    else:
+        read = parse(schedule)
+    if jitter and isinstance(read, Every) and read.interval.total_seconds() < jitter:
+        jitter = read.interval.total_seconds()
+    return Timeline(read, zone_named(zone), jitter, cadence)
+
+
+def _minutes(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_MINUTES:
+        raise FieldError(field, value, f"write a whole number of minutes from 1 to {MOST_MINUTES}")
+    return value
+
+
+def _text(field: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise FieldError(field, value, "write text")
+
+
+def _json(field: str, value: Any, kind: type, allowed: str) -> Any:
+    try:
+        found = json.loads(_text(field, value))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, kind):
+        raise FieldError(field, value, f"write {allowed}")
+    return found

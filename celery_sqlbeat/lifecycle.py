@@ -1,0 +1,169 @@
+"""The states of a run, the legal ways between them, and what follows when a run or its lease ends.
+
+Pure: no clock, no driver. The database holds the same table as a CHECK constraint.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from celery_sqlbeat.errors import IllegalTransition
+
+SCHEDULED = "scheduled"
+CLAIMED = "claimed"
+RUNNING = "running"
+RETRY = "retry"
+FAILED = "failed"
+SUCCESS = "success"
+DLQ = "dlq"
+DISPATCHED = "dispatched"
+SKIPPED = "skipped"
+CANCELLED = "cancelled"
+
+OPEN = frozenset({SCHEDULED, CLAIMED, RUNNING, RETRY, FAILED})
+OUTCOMES = frozenset({SUCCESS, DLQ, DISPATCHED, SKIPPED, CANCELLED})
+STATES = OPEN | OUTCOMES
+
+TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
+    {
+        (SCHEDULED, CLAIMED),
+        (CLAIMED, RUNNING),
+        (CLAIMED, SCHEDULED),
+        (CLAIMED, DISPATCHED),
+        (RUNNING, SUCCESS),
+        (RUNNING, FAILED),
+        (RUNNING, RETRY),
+        (RUNNING, SCHEDULED),
+        (FAILED, DLQ),
+        (FAILED, RETRY),
+        (FAILED, SCHEDULED),
+        (RETRY, SCHEDULED),
+        (DLQ, SCHEDULED),
+        (DISPATCHED, RUNNING),
+        (DISPATCHED, SUCCESS),
+        (DISPATCHED, FAILED),
+        *((state, end) for state in OPEN for end in (SKIPPED, CANCELLED)),
+    }
+)
+
+MAX_REPUBLISHES = 3
+LONGEST_QUEUED_SECONDS = 3600.0  # doubling stops at an hour
+LONGEST_REASON = 200  # characters, as wide as the column
+
+
+def prior_state(before: str, after: str) -> str:
+    """What a run's row names as the state before `after`: `failed` where the way leads through a failure."""
+    if (before, after) in TRANSITIONS:
+        return before
+    if (before, FAILED) in TRANSITIONS and (FAILED, after) in TRANSITIONS:
+        return FAILED
+    raise IllegalTransition(before, after)
+
+
+class Ending(NamedTuple):
+    """How a run ends, or leaves the hands that held it.
+
+    `retry_seconds` is the wait before the slot is due again, `None` where the slot is over. The two counters
+    are added to those of the slot.
+    """
+
+    state: str
+    reason: str | None = None
+    retry_seconds: float | None = None
+    failures: int = 0
+    lost_leases: int = 0
+    error: str | None = None
+    traceback: str | None = None
+
+
+class Backoff(NamedTuple):
+    """How long to wait before a failed slot is tried again."""
+
+    base: float = 2.0
+    factor: float = 2.0
+    longest: float = 600.0
+
+    def seconds(self, failures: int, random: Callable[[], float]) -> float:
+        """Full jitter: anywhere between nothing and the exponential bound, so that retries spread out."""
+        try:
+            bound = self.base * self.factor ** (failures - 1)
+        except OverflowError:
+            bound = self.longest
+        return random() * min(bound, self.longest)
+
+
+def after_success(reason: str | None = None) -> Ending:
+    """The slot is done; the job goes on by its cadence."""
+    return Ending(SUCCESS, reason)
+
+
+def after_failure(
+    failures_before: int,
+    max_retries: int,
+    backoff: Backoff,
+    random: Callable[[], float],
+    error: str | None = None,
+    traceback: str | None = None,
+) -> Ending:
+    """Another attempt while retries are left, then the dead letters."""
+    failures = failures_before + 1
+    if failures > max_retries:
+        return Ending(DLQ, "retries exhausted", None, 1, 0, error, traceback)
+    return Ending(RETRY, "failed", backoff.seconds(failures, random), 1, 0, error, traceback)
+
+
+def after_lost_lease(lost_before: int, max_lost_leases: int, reason: str = "lease lost", counted: bool = True) -> Ending:
+    """A new attempt at once; a slot that loses lease after lease ends in the dead letters.
+
+    Not counted where the database was away or the worker stopped in order: the slot is not to blame.
+    """
+    if not counted:
+        return Ending(RETRY, reason, 0.0)
+    if lost_before + 1 > max_lost_leases:
+        return Ending(DLQ, "too many lost leases", None, 0, 1, f"{reason} {lost_before + 1} times")
+    return Ending(RETRY, reason, 0.0, 0, 1)
+
+
+def given_back(reason: str) -> Ending:
+    """The same attempt, due again at once: it was not published for certain, or it was not begun."""
+    return Ending(SCHEDULED, reason[:LONGEST_REASON], 0.0)
+
+
+def queued_seconds(lease_seconds: float, republishes: int) -> float:
+    """How long a published slot may wait for its start: doubling with every republish, up to an hour."""
+    return max(lease_seconds, min(lease_seconds * 2.0**republishes, LONGEST_QUEUED_SECONDS))
+
+
+class EndedLease(NamedTuple):
+    """What must be known of a run whose lease ended, to say what follows."""
+
+    state: str
+    published: bool
+    started: bool
+    republishes: int
+    lease_seconds: float
+    lost_leases: int
+
+
+class Republish(NamedTuple):
+    """The slot waits on in the queue until a later deadline; with a new copy of its message if `publish`."""
+
+    queued_seconds: float
+    publish: bool
+
+
+def after_ended_lease(
+    run: EndedLease, max_lost_leases: int, can_republish: bool, expired: bool = False, counted: bool = True
+) -> Ending | Republish:
+    """What follows when a lease ended: lost, given back, republished, or left to the broker as `dispatched`.
+
+    `can_republish`: a live worker with the extension consumes the queue, and no other worker does.
+    """
+    if run.started:
+        return after_lost_lease(run.lost_leases, max_lost_leases, counted=counted)
+    if not run.published:
+        return given_back("not published in time")
+    if expired:
+        return Ending(SKIPPED, "expired")
+    if run.republishes >= MAX_REPUBLISHES:
+        return Ending(DISPATCHED, "never started")
+    return Republish(queued_seconds(run.lease_seconds, run.republishes + 1), can_republish)

@@ -1,0 +1,218 @@
+"""The facts that walk through the house: rows read, claims made, runs started and ended. Frozen, without behaviour."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+SCHEDULE = "schedule"  # the kinds of slot
+MANUAL = "manual"
+
+
+class DueJob(NamedTuple):
+    """A row of `Jobs` whose time has come, as `read_due` gives it. Text that people wrote is not yet checked."""
+
+    job_id: str
+    job_name: str
+    task_name: Any
+    schedule: Any
+    interval_minutes: Any
+    time_zone: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    policies: Any
+    lock_timeout_minutes: Any
+    code_key: str | None
+    next_run_time: Any
+    last_run_time: Any
+    retry_at: Any
+    fence: int
+    run_id: str | None
+    """The attempt that waits for its retry, or that an unlocking by hand left behind."""
+    extra: int
+    """1 where this row stands for an attempt in the outbox, 0 where the schedule itself is due."""
+    now: datetime
+    """The server's clock when the row was read."""
+
+
+class Attempt(NamedTuple):
+    """The earlier attempt that a claim continues, as `read_attempts` gives it."""
+
+    run_id: str
+    job_id: str
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    state: str
+    failures: int
+    lost_leases: int
+    advances: int
+
+
+class Claim(NamedTuple):
+    """One slot of one job, claimed for one beat: what is recorded, and what the message will carry."""
+
+    job_id: str
+    job_name: str
+    task_name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    run_id: str
+    claim_id: str
+    fence: int
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    planned_at: datetime | None
+    delay_seconds: float | None
+    lease_seconds: float
+    max_retries: int
+    failures: int
+    lost_leases: int
+    exclusive: bool
+    advances: bool
+    continues: str | None
+    """The run id of the attempt before this one; the same id where that attempt is taken up again."""
+    code_key: str | None
+
+
+class GapRecord(NamedTuple):
+    """Slots of one job that were skipped, as one record."""
+
+    run_id: str
+    job_id: str
+    first: datetime
+    last: datetime
+    count: int
+    reason: str
+    attempt: int = 0
+
+
+class LeftAttempt(NamedTuple):
+    """An attempt that nothing waits for any more, because another one follows it.
+
+    `again` sends it to the outbox instead: it was an extra slot that an unlocking by hand left behind.
+    """
+
+    run_id: str
+    again: bool
+    job_id: str
+
+
+class Advance(NamedTuple):
+    """A due job that does not run now: its next slot, or its end where that is `None`."""
+
+    job_id: str
+    fence: int
+    next_slot: datetime | None
+
+
+class Quarantine(NamedTuple):
+    """A row that cannot run as it was written, and why."""
+
+    job_id: str
+    job_name: str
+    fence: int
+    reason: str
+
+
+class Plan(NamedTuple):
+    """What one batch of due rows becomes."""
+
+    claims: list[Claim]
+    gaps: list[GapRecord]
+    left: list[LeftAttempt]
+    advances: list[Advance]
+    quarantines: list[Quarantine]
+
+
+class StartRequest(NamedTuple):
+    """A message that asks to begin. `start_id` is random: it makes the question safe to repeat."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    start_id: str
+    celery_retries: int
+
+
+class StartedRun(NamedTuple):
+    """A run that may begin: what the worker needs to extend it and to decide its outcome."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    job_id: str
+    job_name: str
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    lease_seconds: float
+    max_retries: int
+    failures: int
+    lost_leases: int
+    exclusive: bool
+
+
+class HeldLease(NamedTuple):
+    """A lease that was found past its end, as `read_ended` gives it."""
+
+    job_id: str
+    job_name: str
+    run_id: str
+    claim_id: str
+    fence: int
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    state: str
+    published_at: datetime | None
+    started: bool
+    republishes: int
+    lease_seconds: float
+    failures: int
+    lost_leases: int
+    exclusive: bool
+    task_name: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    code_key: str | None
+    planned_at: datetime | None
+    now: datetime
+
+
+class LooseRow(NamedTuple):
+    """A row of `Jobs` that needs attention, as `read_attention` gives it."""
+
+    job_id: str
+    job_name: str
+    task_name: Any
+    schedule: Any
+    interval_minutes: Any
+    time_zone: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    policies: Any
+    lock_timeout_minutes: Any
+    code_key: str | None
+    next_run_time: Any
+    last_run_time: Any
+    retry_at: Any
+    fence: int
+    quarantine: str | None
+    start_at: Any
+    delete_requested: int
+    created_at: Any
+    now: datetime
+
+
+class Mend(NamedTuple):
+    """A loose row that is in order now: its instants, filled in or brought into the database's form."""
+
+    job_id: str
+    fence: int
+    next_run_time: datetime | None
+    retry_at: datetime | None

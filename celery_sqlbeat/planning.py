@@ -1,0 +1,164 @@
+"""What becomes of due rows: which slot each one fires, which slots it skips, and what cannot run as it was written.
+
+Pure: it runs between reading and writing in the transaction of a claim, so it neither waits nor raises.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from celery_sqlbeat import lifecycle
+from celery_sqlbeat.definition import Definition, Rules, instant, read_definition
+from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.model import (
+    SCHEDULE,
+    Advance,
+    Attempt,
+    Claim,
+    DueJob,
+    GapRecord,
+    LeftAttempt,
+    LooseRow,
+    Mend,
+    Plan,
+    Quarantine,
+)
+from celery_sqlbeat.schedule import Gap, Skip
+
+logger = logging.getLogger(__name__)
+
+LONGEST_REASON = 500  # characters, as wide as the column
+
+
+class _Slot(NamedTuple):
+    """The slot that a row stands for, and which attempt of it comes now."""
+
+    kind: str
+    at: datetime
+    attempt: int
+    failures: int
+    lost_leases: int
+    planned_at: datetime | None
+    delay: float | None
+    advances: bool
+    continues: str | None
+    same_run: bool
+
+
+class Planner:
+    """Plans whole batches; kept by a beat for as long as its settings hold."""
+
+    def __init__(self, rules: Rules, ids: Ids | None = None) -> None:
+        self._rules = rules
+        self._ids = ids or Ids()
+
+    def __call__(self, due: Sequence[DueJob], attempts: Mapping[str, Attempt]) -> Plan:
+        """The plan for one batch. No row can stop the others."""
+        plan = Plan([], [], [], [], [])
+        run_ids, claim_ids = self._ids.run_ids(len(due)), self._ids.claim_ids(len(due))
+        for job, run_id, claim_id in zip(due, run_ids, claim_ids, strict=True):
+            try:
+                self._plan_one(plan, job, attempts.get(job.run_id) if job.run_id else None, run_id, claim_id)
+            except Exception as error:
+                plan.quarantines.append(Quarantine(job.job_id, job.job_name, job.fence, _reason(error)))
+        return plan
+
+    def mend(self, rows: Sequence[LooseRow]) -> tuple[list[Mend], list[Quarantine]]:
+        """What becomes of rows that need attention: what is mended, and what goes to quarantine for a new reason."""
+        mends: list[Mend] = []
+        quarantines: list[Quarantine] = []
+        for row in rows:
+            try:
+                mends.append(self._mend_one(row))
+            except Exception as error:
+                reason = _reason(error)
+                if reason != row.quarantine:
+                    quarantines.append(Quarantine(row.job_id, row.job_name, row.fence, reason))
+        return mends, quarantines
+
+    def _plan_one(self, plan: Plan, job: DueJob, prior: Attempt | None, run_id: str, claim_id: str) -> None:
+        definition = read_definition(job, self._rules)
+        if prior is not None and _is_orphan(job, prior):
+            plan.left.append(LeftAttempt(prior.run_id, not prior.advances, job.job_id))
+        if prior is None or prior.state in lifecycle.OUTCOMES or (not job.extra and not prior.advances):
+            slot = self._fresh_slot(plan, job, definition)
+        else:
+            slot = _continued_slot(plan, job, definition, prior)
+        if slot is None:
+            return
+        policy = definition.policy
+        plan.claims.append(
+            Claim(
+                job.job_id, job.job_name, definition.task_name, definition.args, definition.kwargs, definition.options,
+                slot.continues if slot.same_run and slot.continues else run_id, claim_id, job.fence + 1,
+                slot.kind, slot.at, slot.attempt, slot.planned_at, slot.delay, definition.lease_seconds,
+                definition.max_retries, slot.failures, slot.lost_leases, policy.overlap == "skip", slot.advances,
+                slot.continues, job.code_key,
+            )  # fmt: skip
+        )
+
+    def _fresh_slot(self, plan: Plan, job: DueJob, definition: Definition) -> _Slot | None:
+        due = job.next_run_time
+        if due is None or (isinstance(due, datetime) and due > job.now):
+            # RetryAt was set by hand, or the history of the retry is gone: its slot runs, the schedule stays.
+            slot = instant("RetryAt", job.retry_at)
+            return _Slot(SCHEDULE, slot, 1, 0, 0, due, None, True, None, False)
+        due = instant("NextRunTime", due)
+        last_run = None if job.last_run_time is None else instant("LastRunTime", job.last_run_time)
+        policy = definition.policy
+        answer = definition.timeline.plan(
+            due, job.now, last_run, policy.misfire, policy.misfire_grace, policy.catch_up_limit,
+            self._rules.cron_deadline, job.job_id,
+        )  # fmt: skip
+        if answer.gap is not None:
+            plan.gaps.append(_gap_record(self._ids, job, answer.gap))
+        if isinstance(answer, Skip):
+            plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
+            return None
+        return _Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
+
+    def _mend_one(self, row: LooseRow) -> Mend:
+        definition = read_definition(row, self._rules)
+        retry_at = None if row.retry_at is None else instant("RetryAt", row.retry_at)
+        if row.last_run_time is not None:
+            instant("LastRunTime", row.last_run_time)
+        if row.next_run_time is not None:
+            return Mend(row.job_id, row.fence, instant("NextRunTime", row.next_run_time), retry_at)
+        start = None if row.start_at is None else instant("StartAt", row.start_at)
+        first = definition.timeline.first_slot(row.now, start, row.job_id)
+        if first is None:
+            raise FieldError("Schedule", row.schedule, "this never comes; write a schedule that does, or disable the job")
+        return Mend(row.job_id, row.fence, first, retry_at)
+
+
+def _is_orphan(job: DueJob, prior: Attempt) -> bool:
+    """Somebody unlocked the job by hand while this attempt was under way; or it is an outbox row's own turn."""
+    if job.extra:
+        return prior.state == lifecycle.RETRY
+    return prior.state in (lifecycle.CLAIMED, lifecycle.RUNNING) and (
+        prior.state == lifecycle.RUNNING or not prior.advances
+    )
+
+
+def _continued_slot(plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> _Slot:
+    same_run = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
+    planned_at, delay = None, None
+    if not job.extra:
+        planned_at, delay = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
+    return _Slot(
+        prior.kind, prior.scheduled_for, prior.attempt if same_run else prior.attempt + 1, prior.failures,
+        prior.lost_leases, planned_at, delay, not job.extra, prior.run_id, same_run,
+    )  # fmt: skip
+
+
+def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:
+    return GapRecord(ids.run_ids(1)[0], job.job_id, gap.first, gap.last, gap.count, gap.reason)
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, FieldError):
+        logger.warning("a row cannot be planned", exc_info=error)
+        return f"this row cannot be planned ({type(error).__name__}): correct it"[:LONGEST_REASON]
+    return str(error)[:LONGEST_REASON]

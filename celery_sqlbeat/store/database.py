@@ -1,0 +1,164 @@
+"""Runs units of work against the database: lends a session, tries again where that helps, and never blocks for long.
+
+Decides nothing about jobs. A commit without an answer is settled by reading what became of it.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tenacity
+
+from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.store.breaker import Breaker
+from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
+from celery_sqlbeat.store.lender import Lender
+from celery_sqlbeat.store.session import Dialect, Row, Rows, Session
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Work = Callable[[Session], T]
+
+
+class Failure(Exception):
+    """One try that failed: what it means, and whether its commit may have happened."""
+
+    def __init__(self, fault: Fault, unsettled: bool, cause: BaseException) -> None:
+        super().__init__(fault.value)
+        self.fault, self.unsettled, self.cause = fault, unsettled, cause
+
+
+class Conflict(StoreError):
+    """A unique key is taken."""
+
+
+class Database:
+    """One database, as beats, workers and administrators use it."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        patience: float = 3.0,
+        breaker: Breaker | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        rnd: Callable[[], float] = random.random,
+    ) -> None:
+        self.dialect = dialect
+        self._lender = Lender(dialect.connect)
+        self._breaker = breaker or Breaker()
+        self._patience = patience  # seconds after which no further try begins
+        self._sleep = sleep
+        self._random = rnd
+
+    def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
+        """Run one block by itself. Only for blocks that may safely run twice."""
+        if self.dialect.single_statements_commit:
+            return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False)
+        return self.write(lambda session: session.fetch(name, rows, **scalars))
+
+    def read(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
+        """Run one block that only reads."""
+        return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False)
+
+    def write(self, work: Work[T], settle: Work[T | None] | None = None) -> T:
+        """Run several blocks as one transaction.
+
+        `settle` reads after a commit without an answer: its result if the work is there, None if it is not.
+        Without it the work must be safe to repeat.
+        """
+        return self._run(work, transaction=True, settle=settle)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._lender.close()
+
+    def _run(self, work: Work[T], transaction: bool, settle: Work[T | None] | None = None) -> T:
+        wait = self._breaker.seconds_to_wait()
+        if wait > 0:
+            raise DatabaseAway(f"the database is away; it is tried again in {wait:.1f} s")
+        try:
+            result = self._once(work, transaction)
+        except Failure as failure:
+            result = self._again(failure, work, transaction, settle)
+        self._breaker.succeeded()
+        return result
+
+    def _again(self, first: Failure, work: Work[T], transaction: bool, settle: Work[T | None] | None) -> T:
+        """The way of an error: rare, so it may cost something."""
+        last = first
+
+        def one_more() -> T:
+            nonlocal last
+            if last.unsettled and settle is not None:
+                found = self._once(settle, transaction=False)
+                if found is not None:
+                    return found
+            try:
+                return self._once(work, transaction)
+            except Failure as failure:
+                last = failure
+                raise
+
+        try:
+            if first.fault not in AGAIN or self._breaker.is_open:
+                raise first
+            self._sleep(self._wait(first.fault, 1))
+            again = tenacity.Retrying(
+                retry=tenacity.retry_if_exception(lambda error: isinstance(error, Failure) and error.fault in AGAIN),
+                wait=lambda state: self._wait(last.fault, state.attempt_number + 1),
+                stop=tenacity.stop_after_delay(self._patience),
+                sleep=self._sleep,
+                reraise=True,
+            )
+            return again(one_more)
+        except Failure as failure:
+            raise self._error(failure) from failure.cause
+
+    def _once(self, work: Work[T], transaction: bool) -> T:
+        committing = not transaction  # a single statement commits as it runs
+        session: Session | None = None
+        try:
+            session = self._lender.borrow()
+            if transaction:
+                session.begin()
+            result = work(session)
+            if transaction:
+                committing = True
+                session.commit()
+        except BaseException as error:
+            fault = self.dialect.classify(error)
+            if session is not None:
+                self._end(session, fault)
+            if not isinstance(error, self.dialect.errors):
+                raise
+            unsettled = session is not None and committing and fault in (Fault.LOST, Fault.AMBIGUOUS)
+            raise Failure(fault, unsettled, error) from error
+        self._lender.give_back(session)
+        return result
+
+    def _end(self, session: Session, fault: Fault) -> None:
+        if fault not in AWAY:
+            try:
+                session.rollback()
+            except Exception as error:
+                logger.debug("a session is closed because its rollback failed: %s", self.dialect.explain(error))
+            else:
+                self._lender.give_back(session)
+                return
+        self._lender.discard(session)
+
+    def _wait(self, fault: Fault, tries: int) -> float:
+        first, longest = WAITS[fault]
+        return min(longest, first * 2.0 ** (tries - 1)) * self._random()
+
+    def _error(self, failure: Failure) -> StoreError:
+        text = self.dialect.explain(failure.cause)
+        if failure.fault in AWAY:
+            self._breaker.failed()
+        if failure.fault is Fault.CONFLICT:
+            return Conflict(text)
+        if failure.fault is Fault.FATAL:
+            return StoreError(text)
+        return DatabaseAway(f"the database is away ({failure.fault.value}): {text}")

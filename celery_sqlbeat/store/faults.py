@@ -1,0 +1,28 @@
+"""What an error of a driver means for the caller. Each database has its own classifier; the classes are the same."""
+
+from enum import Enum
+
+
+class Fault(Enum):
+    """The classes of database errors; each has its own wait before the work is tried again."""
+
+    DEADLOCK = "deadlock"  # the server chose this transaction as the victim: again at once
+    TRANSIENT = "transient"  # a lock, a statement time-out, a busy file: again soon
+    THROTTLED = "throttled"  # the server has too much to do: again later
+    LOST = "lost"  # no connection, or it broke: again on a new one
+    AMBIGUOUS = "ambiguous"  # the answer to a commit did not come: ask what became of it
+    CONFLICT = "conflict"  # a unique key is taken: the caller knows why
+    FATAL = "fatal"  # again would not help
+
+
+AGAIN = frozenset({Fault.DEADLOCK, Fault.TRANSIENT, Fault.THROTTLED, Fault.LOST, Fault.AMBIGUOUS})
+AWAY = frozenset({Fault.THROTTLED, Fault.LOST, Fault.AMBIGUOUS})  # what opens the circuit breaker
+
+# Seconds before the next try: the first wait and the longest; doubling between them, with full jitter.
+WAITS = {
+    Fault.DEADLOCK: (0.005, 0.1),
+    Fault.TRANSIENT: (0.02, 0.5),
+    Fault.THROTTLED: (0.5, 2.0),
+    Fault.LOST: (0.05, 1.0),
+    Fault.AMBIGUOUS: (0.05, 1.0),
+}

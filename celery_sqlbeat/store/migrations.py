@@ -1,0 +1,93 @@
+"""Creates and upgrades the schema: numbered scripts, forward only, each applied once and guarded by its checksum."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from celery_sqlbeat.errors import MigrationChanged, SchemaError
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.statements import sql_folder
+
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+class Migration(NamedTuple):
+    """One script."""
+
+    number: int
+    name: str
+    text: str
+    checksum: str
+
+
+@lru_cache(maxsize=None)  # a handful of databases
+def migrations(database: str) -> tuple[Migration, ...]:
+    """The migrations for a database, in order."""
+    found = []
+    for path in sorted((sql_folder(database) / "migrations").glob("*.sql")):
+        match = _FILE.fullmatch(path.name)
+        if match is None:
+            raise SchemaError(f"{path.name} is not named like 0001_what_it_does.sql")
+        text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
+        found.append(Migration(int(match[1]), match[2], text, hashlib.sha256(text.encode()).hexdigest()))
+    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
+        raise SchemaError(f"the migrations for {database} are not numbered without a hole: install the package again")
+    return tuple(found)
+
+
+def creation_script(database: str) -> str:
+    """What `migrate` would run on an empty database, as one script to read or to run by hand."""
+    return "\n".join(migration.text for migration in migrations(database))
+
+
+def migrate(database: Database, progress: Callable[[str], None] = lambda _: None) -> list[str]:
+    """Bring the schema up to this version; returns the names of what was applied. Safe while others do the same."""
+    known = migrations(database.dialect.name)
+    applied: list[str] = []
+
+    def next_one(session: Session) -> Migration | None:
+        session.migration_lock()
+        session.fetch("create_migrations_table")
+        missing = _missing(session, known)
+        if not missing:
+            return None
+        one = missing[0]
+        session.script(one.text)
+        session.fetch("note_migration", number=one.number, name=one.name, checksum=one.checksum)
+        return one
+
+    # One transaction each: what was applied stays applied if a later one fails.
+    while (one := database.write(next_one)) is not None:
+        applied.append(f"{one.number:04d}_{one.name}")
+        progress(f"applied {applied[-1]} ({one.number} of {len(known)})")
+    return applied
+
+
+def check_schema(database: Database) -> None:
+    """Raise a SchemaError unless the schema is one that this version can work on; a newer one is."""
+    known = migrations(database.dialect.name)
+    if not database.read("read_migrations_table"):
+        raise SchemaError("the tables are not there yet: run celery -A app sqlbeat init")
+    found = {row[0]: row[1] for row in database.read("read_migrations")}
+    _compare(found, known)
+    if len(found) < len(known):
+        raise SchemaError(
+            f"the schema is at version {max(found, default=0)}, this package needs {len(known)}: "
+            "run celery -A app sqlbeat init"
+        )
+
+
+def _missing(session: Session, known: tuple[Migration, ...]) -> list[Migration]:
+    found = {row[0]: row[1] for row in session.fetch("read_migrations")}
+    _compare(found, known)
+    return [migration for migration in known if migration.number not in found]
+
+
+def _compare(found: dict[int, str], known: tuple[Migration, ...]) -> None:
+    for migration in known:
+        checksum = found.get(migration.number)
+        if checksum is not None and checksum != migration.checksum:
+            raise MigrationChanged(migration.number, migration.checksum, checksum)

@@ -1,0 +1,195 @@
+"""PostgreSQL through psycopg 3. Batches travel as arrays; a session has its own time-outs and plans by index."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg.types.string import TextLoader
+
+from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.session import Row, Rows, instant_positions
+from celery_sqlbeat.store.statements import Block, load
+from celery_sqlbeat.url import DatabaseUrl
+
+logger = logging.getLogger(__name__)
+
+CLOCK = "statement_timestamp()"
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_SPECIAL = str.maketrans({"\\": "\\\\", '"': '\\"', "\0": "\ufffd"})  # in an array's text; PostgreSQL has no NUL
+
+# SQLSTATEs, https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix decides.
+_FAULTS = {
+    "40001": Fault.DEADLOCK,  # serialization_failure
+    "40P01": Fault.DEADLOCK,  # deadlock_detected
+    "55P03": Fault.TRANSIENT,  # lock_not_available: our lock_timeout
+    "57014": Fault.TRANSIENT,  # query_canceled: our statement_timeout; the statement was undone
+    "25P03": Fault.LOST,  # idle_in_transaction_session_timeout
+    "25006": Fault.LOST,  # read_only_sql_transaction: this server became a standby
+    "53": Fault.THROTTLED,  # insufficient resources: connections, memory, disk
+    "57P": Fault.LOST,  # shut down, crashed, or starting up
+    "08": Fault.LOST,
+    "08007": Fault.AMBIGUOUS,  # transaction_resolution_unknown
+    "40003": Fault.AMBIGUOUS,  # statement_completion_unknown
+    "58030": Fault.LOST,  # io_error
+    "23505": Fault.CONFLICT,
+}
+
+
+class PostgresqlSession:
+    """One connection."""
+
+    def __init__(self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], clock: str) -> None:
+        self._connection = connection
+        self._blocks = blocks
+        self._clock = clock
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def commit(self) -> None:
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            self._connection.execute("ROLLBACK")
+
+    def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
+        block = self._blocks[name]
+        if rows is not None:
+            scalars.update(_arrays(block, rows))
+        cursor = self._connection.execute(_prepared(block, self._clock), scalars)
+        if cursor.description is None:
+            return []
+        found = cursor.fetchall()
+        return _in_utc(found, cursor.description) if found else found
+
+    def script(self, text: str) -> None:
+        self._connection.execute(text)
+
+    def migration_lock(self) -> None:
+        self.fetch("migration_lock")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Postgresql:
+    """A PostgreSQL database. A test may give another expression for the server's clock."""
+
+    name = "postgresql"
+    errors = (psycopg.Error,)
+    single_statements_commit = True
+
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        statement_timeout: float = 5.0,
+        clock: str = CLOCK,
+        connect: Callable[..., psycopg.Connection[Row]] = psycopg.connect,
+    ) -> None:
+        self._url = url
+        self._timeout = statement_timeout
+        self._clock = clock
+        self._connect = connect
+
+    def connect(self) -> PostgresqlSession:
+        milliseconds = max(1, round(self._timeout * 1000))
+        connection = self._connect(
+            **{
+                "connect_timeout": max(2, round(self._timeout)),  # whole seconds; libpq takes 1 for 2
+                "application_name": "celery-sqlbeat",
+                # A connection that lost its other end is noticed about when a statement would have timed out.
+                "keepalives_idle": 5,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": milliseconds + 1000,
+                **self._url.libpq(),
+            },
+            autocommit=True,
+        )
+        try:
+            connection.adapters.register_loader("uuid", TextLoader)
+            # One statement for all, so that a new connection costs one round trip. Our statements go by key and in
+            # batches: without statistics (new tables) the planner would read whole tables and lock in their order.
+            connection.execute(
+                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
+                [
+                    list(settings := {
+                        "timezone": "UTC",
+                        "statement_timeout": str(milliseconds),
+                        "lock_timeout": str(max(1, milliseconds // 2)),
+                        "idle_in_transaction_session_timeout": str(4 * milliseconds),
+                        "jit": "off",
+                        "enable_seqscan": "off",
+                        "enable_hashjoin": "off",
+                        "enable_mergejoin": "off",
+                    }),
+                    list(settings.values()),
+                ],
+            )  # fmt: skip
+        except BaseException:
+            connection.close()
+            raise
+        return PostgresqlSession(connection, load("postgresql"), self._clock)
+
+    def classify(self, error: BaseException) -> Fault:
+        """By SQLSTATE; an error without one comes from libpq, which lost the connection or got none."""
+        if not isinstance(error, psycopg.Error):
+            return Fault.FATAL
+        if error.sqlstate is None:
+            return Fault.LOST if isinstance(error, psycopg.OperationalError) else Fault.FATAL
+        for length in (5, 3, 2):
+            fault = _FAULTS.get(error.sqlstate[:length])
+            if fault is not None:
+                return fault
+        return Fault.FATAL
+
+    def explain(self, error: BaseException) -> str:
+        return self._url.mask(" ".join(str(error).split()))
+
+
+@lru_cache(maxsize=1024)  # the blocks, times the clocks of tests
+def _prepared(block: Block, clock: str) -> str:
+    text = block.text.replace("%", "%%")
+    if block.columns:
+        arrays = ", ".join(f":{name}__rows::{kind}[]" for name, kind in zip(block.columns, block.types, strict=True))
+        text = text.replace(":rows", f"SELECT * FROM unnest({arrays})")
+    return _PARAMETER.sub(r"%(\1)s", text).replace(CLOCK, clock)
+
+
+def _arrays(block: Block, rows: Rows) -> dict[str, str]:
+    columns = zip(*rows, strict=True)
+    return {
+        f"{name}__rows": "{" + ",".join(_elements(kind, column)) + "}"
+        for name, kind, column in zip(block.columns, block.types, columns, strict=True)
+    }
+
+
+def _elements(kind: str, column: Sequence[Any]) -> list[str]:
+    if kind == "timestamptz":
+        return ["NULL" if value is None else value.isoformat() for value in column]
+    if kind == "text":
+        return ["NULL" if value is None else f'"{value.translate(_SPECIAL)}"' for value in column]
+    if kind == "smallint":
+        return ["NULL" if value is None else str(int(value)) for value in column]
+    return ["NULL" if value is None else str(value) for value in column]
+
+
+def _in_utc(found: list[Row], description: Sequence[Any]) -> list[Row]:
+    """The driver gives instants in a ZoneInfo of UTC; the rest of the house knows one UTC only."""
+    places = _instants(tuple(column.name for column in description))
+    if not places:
+        return found
+    columns: list[Any] = list(zip(*found, strict=True))
+    for at in places:
+        columns[at] = [value.replace(tzinfo=timezone.utc) if isinstance(value, datetime) else value for value in columns[at]]
+    return list(zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=256)  # one per block
+def _instants(names: tuple[str, ...]) -> tuple[int, ...]:
+    return instant_positions(names)

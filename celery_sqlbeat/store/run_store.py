@@ -1,0 +1,78 @@
+"""Releases runs: the one place where a lease ends, whoever ends it. First the jobs' rows, then the runs'."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from celery_sqlbeat.lifecycle import FAILED, RUNNING, Ending, prior_state
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Session
+
+_LONGEST_ERROR = 2000  # characters; the last line of a traceback says what happened
+_LONGEST_TRACEBACK = 16000
+
+
+class Release(NamedTuple):
+    """A run, the right to write about it, and how it ends."""
+
+    job_id: str
+    run_id: str
+    claim_id: str
+    fence: int
+    ending: Ending
+
+
+def release(
+    database: Database,
+    releases: Sequence[Release],
+    only_unstarted: bool = False,
+    only_ended: bool = False,
+    grace_seconds: float = 0.0,
+) -> set[str]:
+    """End runs and free their jobs; returns the run ids for which it was so. For the others the claim is lost."""
+    if not releases:
+        return set()
+    ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
+    guard = {"only_ended": int(only_ended), "grace_seconds": grace_seconds}
+    job_rows = [
+        (r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered
+    ]
+
+    def work(session: Session) -> set[str]:
+        free = {
+            row[0] for row in session.fetch("release_jobs", job_rows, only_unstarted=int(only_unstarted), **guard)
+        }
+        run_rows = [_run_row(one, one.job_id in free) for one in ordered]
+        closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
+        if only_unstarted:
+            # An overlapping run that has begun goes on by itself, but its job is free.
+            closed |= {one.run_id for one in ordered if one.job_id in free}
+        return closed
+
+    def settle(session: Session) -> set[str] | None:
+        rows = [(one.run_id, one.claim_id, one.fence, one.ending.state) for one in ordered]
+        return {row[0] for row in session.fetch("read_endings", rows)} or None
+
+    return database.write(work, settle)
+
+
+def _run_row(one: Release, released: bool) -> tuple[object, ...]:
+    ending = one.ending
+    return (
+        one.run_id, one.claim_id, one.fence, released, ending.state, _via(ending.state), ending.reason,
+        ending.retry_seconds, ending.failures, ending.lost_leases, _bounded(ending.error, _LONGEST_ERROR),
+        _bounded(ending.traceback, _LONGEST_TRACEBACK),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=None)  # ten states
+def _via(state: str) -> str | None:
+    """The state on the way, where a run cannot get to its end directly."""
+    return FAILED if prior_state(RUNNING, state) == FAILED else None
+
+
+def _bounded(text: str | None, longest: int) -> str | None:
+    if text is None or len(text) <= longest:
+        return text
+    return "... " + text[4 - longest :]

@@ -1,0 +1,65 @@
+"""What the store asks of a database: sessions that run named blocks. One small module per database implements it."""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from celery_sqlbeat.store.faults import Fault
+
+Row = tuple[Any, ...]
+Rows = Sequence[Sequence[Any]]
+
+_INSTANT = re.compile(r"(at|now|scheduledfor|lastslot|nextruntime|lastruntime)$", re.IGNORECASE)
+
+
+class Session(Protocol):
+    """One connection and its transaction. A session is used by one thread at a time."""
+
+    def begin(self) -> None:
+        """Begin a transaction that writes."""
+
+    def commit(self) -> None:
+        """Commit it. An error here may mean that it did commit."""
+
+    def rollback(self) -> None:
+        """Undo it."""
+
+    def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
+        """Run a named block and return what it gives; instants are aware datetimes in UTC."""
+
+    def script(self, text: str) -> None:
+        """Run a script of several statements, for migrations."""
+
+    def migration_lock(self) -> None:
+        """Keep every other migration out until the transaction ends."""
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+
+
+class Dialect(Protocol):
+    """One kind of database at one address."""
+
+    name: str
+    errors: tuple[type[BaseException], ...]
+    """What the driver raises; every other error is passed on as it is."""
+    single_statements_commit: bool
+    """Whether a single statement needs no transaction around it."""
+
+    def connect(self) -> Session:
+        """Open a session, or raise the driver's error."""
+
+    def classify(self, error: BaseException) -> Fault:
+        """Say what an error of the driver means."""
+
+    def explain(self, error: BaseException) -> str:
+        """The error's text in one line, without secrets."""
+
+
+Clock = Callable[[], datetime]
+
+
+def instant_positions(names: Sequence[str]) -> tuple[int, ...]:
+    """Which of the result's columns hold instants, by their names."""
+    return tuple(at for at, name in enumerate(names) if _INSTANT.search(name))

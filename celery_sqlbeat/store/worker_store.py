@@ -1,0 +1,56 @@
+"""What a worker does to the database: start, extend, finish. It cannot claim."""
+
+from collections.abc import Iterable, Sequence
+
+from celery_sqlbeat.lifecycle import Ending
+from celery_sqlbeat.model import StartedRun, StartRequest
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.run_store import Release, release
+from celery_sqlbeat.store.session import Row, Session
+
+
+class SqlWorkerStore:
+    """The part of the store that a worker needs, for one namespace."""
+
+    def __init__(self, database: Database, namespace: str, worker: str) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._worker = worker
+
+    def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
+        """Take over the leases of the runs that may begin, by run id; a run that is missing is stale or a duplicate.
+
+        Asking twice with the same start id gives the same answer, so a lost reply is no lost start.
+        """
+        rows = sorted(requests)
+        if not rows:
+            return {}
+        scope = {"namespace": self._namespace, "worker": self._worker}
+
+        def work(session: Session) -> dict[str, StartedRun]:
+            won = {row[0]: row[1:] for row in session.fetch("start_jobs", rows, **scope)}
+            candidates = [(*row, *won.get(row.run_id, (None, None))) for row in rows]
+            return {row[0]: _started(row) for row in session.fetch("start_runs", candidates, **scope)}
+
+        return self._database.write(work)
+
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> set[str]:
+        """Extend leases by so many seconds from now; returns the run ids of those that are lost."""
+        ordered = sorted(held, key=lambda one: one[0].run_id)
+        leased = [(r.job_id, r.run_id, r.claim_id, r.fence, seconds) for r, seconds in ordered if r.exclusive]
+        overlapping = [(r.run_id, r.claim_id, r.fence, seconds) for r, seconds in ordered if not r.exclusive]
+        kept: set[str] = set()
+        if leased:
+            kept |= {row[0] for row in self._database.fetch("extend_leases", leased)}
+        if overlapping:
+            kept |= {row[0] for row in self._database.fetch("extend_held", overlapping)}
+        return {run.run_id for run, _ in held} - kept
+
+    def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
+        """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""
+        releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run, ending in outcomes]
+        return {one.run_id for one in releases} - release(self._database, releases)
+
+
+def _started(row: Row) -> StartedRun:
+    return StartedRun(*row[:-1], bool(row[-1]))

@@ -1,0 +1,158 @@
+-- What an administrator reads and writes. The clock as in beat.sql.
+
+-- name: insert_jobs
+-- rows: job_name text, task_name text, schedule text, time_zone text, args text, kwargs text, options text, policies text, enabled smallint, start_at timestamptz, next_run_time timestamptz, lock_timeout_minutes integer
+-- A missing row: a job of that name is there already.
+WITH p (
+    job_name, task_name, schedule, time_zone, args, kwargs, options, policies, enabled, start_at, next_run_time,
+    lock_timeout_minutes
+) AS (:rows)
+
+INSERT INTO Jobs (
+    Namespace, JobName, TaskName, Schedule, TimeZone, Args, Kwargs, Options, Policies, Enabled, StartAt, NextRunTime,
+    LockTimeoutMinutes, CreatedAt, UpdatedAt
+)
+SELECT
+    :namespace, p.job_name, p.task_name, p.schedule, p.time_zone, p.args, p.kwargs, p.options, p.policies, p.enabled,
+    p.start_at, p.next_run_time, p.lock_timeout_minutes, statement_timestamp(), statement_timestamp()
+FROM p
+ON CONFLICT (Namespace, JobName) DO NOTHING
+RETURNING JobName;
+
+-- name: update_job
+-- Zero rows: the job is gone, or it is no longer at this version.
+UPDATE Jobs SET
+    TaskName = :task_name,
+    Schedule = :schedule,
+    TimeZone = :time_zone,
+    Args = :args,
+    Kwargs = :kwargs,
+    Options = :options,
+    Policies = :policies,
+    LockTimeoutMinutes = :lock_timeout_minutes,
+    StartAt = :start_at,
+    NextRunTime = CASE WHEN :reschedule = 1 THEN :next_run_time ELSE NextRunTime END,
+    Quarantine = NULL,
+    Version = Version + 1,
+    UpdatedAt = statement_timestamp()
+WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version
+RETURNING Version;
+
+-- name: read_jobs
+-- rows: job_name text
+-- A missing row: there is no such job.
+WITH p (job_name) AS (:rows)
+
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
+    Quarantine, CodeKey, DeleteRequested, Version, statement_timestamp() AS Now
+FROM Jobs
+WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
+
+-- name: list_jobs
+-- Zero rows: the last page was the last.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
+    Quarantine, CodeKey, DeleteRequested, Version, statement_timestamp() AS Now
+FROM Jobs
+WHERE Namespace = :namespace AND JobName > :after_name
+ORDER BY JobName
+LIMIT :page_size;
+
+-- name: pause_job
+-- Zero rows: the job is gone or paused already.
+UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Version + 1, UpdatedAt = statement_timestamp()
+WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 1
+RETURNING Version;
+
+-- name: resume_job
+-- Zero rows: the job is gone, or it was changed since it was read.
+UPDATE Jobs SET
+    Enabled = 1,
+    DisabledReason = NULL,
+    NextRunTime = :next_run_time,
+    Version = Version + 1,
+    UpdatedAt = statement_timestamp()
+WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 0 AND Version = :version
+RETURNING Version;
+
+-- name: insert_outbox
+-- rows: run_id uuid, job_id uuid, kind text, scheduled_for timestamptz, attempt integer
+-- Extra slots and replays: attempts that wait for a beat.
+WITH p (run_id, job_id, kind, scheduled_for, attempt) AS (:rows)
+
+INSERT INTO JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, Fence, DueAt, CreatedAt
+)
+SELECT
+    p.run_id, j.Namespace, j.Id, j.JobName, p.kind, coalesce(p.scheduled_for, statement_timestamp()), p.attempt, 'scheduled', j.Fence,
+    statement_timestamp(), statement_timestamp()
+FROM p
+INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace
+RETURNING RunId;
+
+-- name: leave_dead
+-- rows: run_id uuid
+-- Dead letters that are replayed keep their history; the row names its successor by its slot.
+WITH p (run_id) AS (:rows)
+
+UPDATE JobRuns SET Reason = 'replayed'
+WHERE
+    Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
+    AND coalesce(Reason, '') <> 'replayed'
+RETURNING RunId;
+
+-- name: request_delete
+-- Zero rows: there is no such job.
+UPDATE Jobs SET
+    DeleteRequested = 1,
+    Enabled = 0,
+    DisabledReason = 'deleted',
+    Version = Version + 1,
+    UpdatedAt = statement_timestamp()
+WHERE Namespace = :namespace AND JobName = :job_name
+RETURNING Id;
+
+-- name: list_runs
+-- Newest first. Zero rows: the last page was the last.
+SELECT
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM JobRuns
+WHERE
+    Namespace = :namespace AND RunId < CAST(:before_id AS uuid)
+ORDER BY RunId DESC
+LIMIT :page_size;
+
+-- name: purge_runs
+-- Ended rows older than the history is kept; dead letters stay until they are purged by name.
+DELETE FROM JobRuns
+WHERE
+    RunId IN (
+        SELECT r.RunId
+        FROM JobRuns AS r
+        WHERE
+            r.Namespace = :namespace AND r.RunId > CAST(:after_id AS uuid)
+            AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+            AND r.DueAt IS NULL
+            AND r.FinishedAt < statement_timestamp() - :keep_seconds * interval '1 second'
+            AND NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+        ORDER BY r.RunId
+        LIMIT :batch_size
+    )
+RETURNING RunId;
+
+-- name: purge_dead
+-- rows: run_id uuid
+WITH p (run_id) AS (:rows)
+
+DELETE FROM JobRuns
+WHERE Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
+RETURNING RunId;
+
+-- name: purge_nodes
+DELETE FROM Nodes
+WHERE Namespace = :namespace AND HeartbeatAt < statement_timestamp() - :keep_seconds * interval '1 second';

@@ -1,0 +1,336 @@
+-- What a beat reads and writes. statement_timestamp() is when the server received the statement: one instant for all of it, before any waiting for locks.
+
+-- name: read_due
+-- Zero rows: nothing is due, or it is held by others.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
+    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
+    coalesce(RunId, RetryRunId) AS PriorRunId,
+    0 AS Extra, statement_timestamp() AS Now
+FROM Jobs
+WHERE
+    Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
+    AND coalesce(RetryAt, NextRunTime) <= statement_timestamp()
+    AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+ORDER BY coalesce(RetryAt, NextRunTime)
+LIMIT :batch_size
+FOR UPDATE SKIP LOCKED;
+
+-- name: read_outbox
+-- Zero rows: no attempt in the outbox is due whose job is free.
+SELECT
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    r.RunId AS PriorRunId,
+    1 AS Extra, statement_timestamp() AS Now
+FROM JobRuns AS r
+INNER JOIN Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.Namespace = :namespace AND r.DueAt <= statement_timestamp()
+    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+ORDER BY r.DueAt
+LIMIT :batch_size
+FOR UPDATE OF j SKIP LOCKED;
+
+-- name: read_attempts
+-- rows: run_id uuid
+-- A missing row: its history was deleted, so the slot starts anew.
+WITH p (run_id) AS (:rows)
+
+SELECT r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = p.run_id;
+
+-- name: read_attempt_numbers
+-- rows: job_id uuid, scheduled_for timestamptz, kind text
+-- A missing row: the slot has no attempt yet.
+WITH p (job_id, scheduled_for, kind) AS (:rows)
+
+SELECT r.JobId, r.ScheduledFor, r.Kind, max(r.Attempt)
+FROM p
+INNER JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = p.scheduled_for AND r.Kind = p.kind
+GROUP BY r.JobId, r.ScheduledFor, r.Kind;
+
+-- name: claim_jobs
+-- rows: job_id uuid, fence bigint, run_id uuid, claim_id uuid, planned_at timestamptz
+-- A missing row: another beat was faster.
+WITH p (job_id, fence, run_id, claim_id, planned_at) AS (:rows)
+
+UPDATE Jobs SET
+    LockedBy = :beat,
+    LockedAt = statement_timestamp(),
+    ClaimedAt = statement_timestamp(),
+    LeaseEndsAt = statement_timestamp() + :dispatch_seconds * interval '1 second',
+    PublishedAt = NULL,
+    PlannedAt = p.planned_at,
+    StartedRetry = NULL,
+    Republishes = 0,
+    Fence = Jobs.Fence + 1,
+    RunId = p.run_id,
+    ClaimId = p.claim_id
+FROM p
+WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL AND Jobs.Enabled = 1
+RETURNING Jobs.Id;
+
+-- name: insert_runs
+-- rows: run_id uuid, job_id uuid, claim_id uuid, kind text, scheduled_for timestamptz, attempt integer, delay_seconds float8, lease_seconds float8, max_retries integer, failures integer, lost_leases integer, exclusive smallint, advances smallint, continues uuid
+-- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
+WITH p (
+    run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds,
+    max_retries, failures, lost_leases, exclusive, advances, continues
+) AS (:rows)
+
+INSERT INTO JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
+    ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
+    Exclusive, Advances, CreatedAt
+)
+SELECT
+    p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
+    p.claim_id, :beat, statement_timestamp(), j.PlannedAt, p.delay_seconds,
+    CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, statement_timestamp()
+FROM p
+INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
+
+-- name: reopen_runs
+-- rows: run_id uuid, claim_id uuid, delay_seconds float8, lease_seconds float8, max_retries integer, exclusive smallint
+-- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive) AS (:rows)
+
+UPDATE JobRuns SET
+    State = 'claimed',
+    PriorState = 'scheduled',
+    Reason = NULL,
+    Fence = j.Fence,
+    ClaimId = p.claim_id,
+    ClaimedBy = :beat,
+    ClaimedAt = statement_timestamp(),
+    PublishedAt = NULL,
+    StartedBy = NULL,
+    StartId = NULL,
+    StartedAt = NULL,
+    StartedRetry = NULL,
+    PlannedAt = j.PlannedAt,
+    DelaySeconds = p.delay_seconds,
+    LeaseSeconds = p.lease_seconds,
+    MaxRetries = p.max_retries,
+    Exclusive = p.exclusive,
+    DueAt = NULL
+FROM p, Jobs AS j
+WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
+
+-- name: leave_attempts
+-- rows: run_id uuid, again smallint
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox.
+WITH p (run_id, again) AS (:rows)
+
+UPDATE JobRuns SET
+    DueAt = CASE WHEN p.again = 1 THEN statement_timestamp() END,
+    State = CASE WHEN JobRuns.State = 'running' THEN 'retry' ELSE JobRuns.State END,
+    PriorState = CASE WHEN JobRuns.State = 'running' THEN 'running' ELSE JobRuns.PriorState END,
+    Reason = CASE WHEN JobRuns.State = 'running' THEN 'unlocked by hand' ELSE JobRuns.Reason END,
+    FinishedAt = coalesce(JobRuns.FinishedAt, statement_timestamp())
+FROM p
+WHERE JobRuns.RunId = p.run_id AND JobRuns.State IN ('retry', 'running');
+
+-- name: insert_gaps
+-- rows: run_id uuid, job_id uuid, first timestamptz, last timestamptz, count bigint, reason text, attempt integer
+WITH p (run_id, job_id, first, last, count, reason, attempt) AS (:rows)
+
+INSERT INTO JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason,
+    Fence, FinishedAt, CreatedAt
+)
+SELECT
+    p.run_id, j.Namespace, j.Id, j.JobName, 'schedule', p.first, p.last, p.count, p.attempt, 'skipped', 'scheduled',
+    p.reason, j.Fence, statement_timestamp(), statement_timestamp()
+FROM p
+INNER JOIN Jobs AS j ON j.Id = p.job_id;
+
+-- name: advance_jobs
+-- rows: job_id uuid, fence bigint, next_slot timestamptz
+-- Jobs that skip what was due. No next slot: the schedule has ended.
+WITH p (job_id, fence, next_slot) AS (:rows)
+
+UPDATE Jobs SET
+    NextRunTime = p.next_slot,
+    Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
+    DisabledReason = CASE WHEN p.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
+FROM p
+WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
+
+-- name: quarantine_jobs
+-- rows: job_id uuid, fence bigint, reason text
+-- A missing row: the job was claimed meanwhile, so it is not that bad.
+WITH p (job_id, fence, reason) AS (:rows)
+
+UPDATE Jobs SET Quarantine = p.reason
+FROM p
+WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+RETURNING Jobs.Id;
+
+-- name: read_claims
+-- rows: run_id uuid, claim_id uuid
+-- After a commit without an answer: a row means that it did commit.
+WITH p (run_id, claim_id) AS (:rows)
+
+SELECT p.run_id
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id;
+
+-- name: mark_published
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, queued_seconds float8
+-- A missing row: a worker has started it, or the claim was lost. Neither is moved backwards.
+WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows)
+
+UPDATE Jobs SET
+    PublishedAt = statement_timestamp(),
+    LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
+FROM p
+WHERE
+    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
+RETURNING Jobs.RunId;
+
+-- name: read_ended
+-- Zero rows: no lease has ended.
+SELECT
+    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
+    CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
+    j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, statement_timestamp() AS Now
+FROM Jobs AS j
+INNER JOIN JobRuns AS r ON r.RunId = j.RunId
+WHERE
+    j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
+    AND j.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
+LIMIT :batch_size;
+
+-- name: read_ended_held
+-- Zero rows: no overlapping run has lost its worker.
+SELECT
+    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
+    1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS PlannedAt, statement_timestamp() AS Now
+FROM JobRuns AS r
+WHERE
+    r.Namespace = :namespace AND r.HeldBy IS NOT NULL
+    AND r.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
+LIMIT :batch_size;
+
+-- name: extend_queued
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, queued_seconds float8
+-- A missing row: a worker started it, or another beat took it over.
+WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows)
+
+UPDATE Jobs SET
+    LockedBy = :beat,
+    LockedAt = statement_timestamp(),
+    PublishedAt = statement_timestamp(),
+    Republishes = Jobs.Republishes + 1,
+    LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
+FROM p
+WHERE
+    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.LeaseEndsAt <= statement_timestamp()
+RETURNING Jobs.RunId;
+
+-- name: free_strays
+-- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
+UPDATE Jobs SET
+    LockedBy = CASE WHEN LockedAt IS NULL AND LeaseEndsAt IS NULL THEN LockedBy END,
+    LockedAt = CASE WHEN LockedAt IS NULL AND LeaseEndsAt IS NULL THEN statement_timestamp() END,
+    LeaseEndsAt = NULL,
+    RunId = NULL,
+    ClaimId = NULL,
+    StartedRetry = NULL,
+    Fence = Fence + 1
+WHERE
+    Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1
+    AND NOT EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = Jobs.RunId)
+    AND (
+        (LockedAt IS NULL AND LeaseEndsAt IS NULL)
+        OR coalesce(
+            LeaseEndsAt,
+            LockedAt + coalesce(60.0 * LockTimeoutMinutes, :lock_seconds) * interval '1 second'
+        ) <= statement_timestamp()
+    )
+RETURNING Id, JobName, LockedBy;
+
+-- name: read_next
+-- Always one row: the earliest instants of each kind at which some beat has something to do, and the change counter.
+SELECT
+    statement_timestamp() AS Now,
+    (
+        SELECT min(coalesce(RetryAt, NextRunTime))
+        FROM Jobs
+        WHERE
+            Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
+            AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+    ) AS DueAt,
+    leased.EndsAt,
+    leased.PlannedAt,
+    (
+        SELECT min(r.LeaseEndsAt) FROM JobRuns AS r
+        WHERE r.Namespace = :namespace AND r.HeldBy IS NOT NULL
+    ) AS HeldEndsAt,
+    (
+        SELECT r.DueAt
+        FROM JobRuns AS r
+        INNER JOIN Jobs AS j ON j.Id = r.JobId
+        WHERE
+            r.Namespace = :namespace AND r.DueAt IS NOT NULL
+            AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+            AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+        ORDER BY r.DueAt
+        LIMIT 1
+    ) AS OutboxAt,
+    coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes
+FROM (
+    SELECT
+        min(LeaseEndsAt) AS EndsAt,
+        min(CASE WHEN PlannedAt > statement_timestamp() THEN PlannedAt END) AS PlannedAt
+    FROM Jobs
+    WHERE Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1
+) AS leased;
+
+-- name: read_attention
+-- Zero rows: every row is in order.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
+    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
+    CreatedAt, statement_timestamp() AS Now
+FROM Jobs
+WHERE
+    Namespace = :namespace AND LockedBy IS NULL AND (:after_id = '' OR Id > CAST(nullif(:after_id, '') AS uuid))
+    AND (
+        Quarantine IS NOT NULL
+        OR DeleteRequested = 1
+        OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL)
+    )
+ORDER BY Id
+LIMIT :batch_size;
+
+-- name: mend_jobs
+-- rows: job_id uuid, fence bigint, next_run_time timestamptz, retry_at timestamptz
+-- Fills in the instants of rows that read_attention found, and ends their quarantine.
+WITH p (job_id, fence, next_run_time, retry_at) AS (:rows)
+
+UPDATE Jobs SET
+    NextRunTime = p.next_run_time,
+    RetryAt = p.retry_at,
+    Quarantine = NULL
+FROM p
+WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+RETURNING Jobs.Id;
+
+-- name: delete_requested
+-- rows: job_id uuid
+WITH p (job_id) AS (:rows)
+
+DELETE FROM Jobs
+WHERE Id IN (SELECT p.job_id FROM p) AND DeleteRequested = 1 AND LockedBy IS NULL
+RETURNING Id;

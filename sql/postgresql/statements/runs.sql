@@ -1,0 +1,113 @@
+-- What ends a run, whoever does it: first the job's row, then the run's. The clock as in beat.sql.
+
+-- name: release_jobs
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, state text, retry_seconds float8
+-- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
+-- or (only_ended) its lease was extended.
+WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
+
+r AS MATERIALIZED (
+    SELECT
+        p.*, r.Advances, r.SeenNextRunTime,
+        CASE
+            WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
+            ELSE greatest(statement_timestamp(), r.ScheduledFor) + r.DelaySeconds * interval '1 second'
+        END AS NextSlot
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = p.run_id
+)
+
+UPDATE Jobs SET
+    LockedBy = NULL,
+    LockedAt = NULL,
+    ClaimedAt = NULL,
+    LeaseEndsAt = NULL,
+    PublishedAt = NULL,
+    PlannedAt = NULL,
+    StartedRetry = NULL,
+    Republishes = 0,
+    RunId = NULL,
+    ClaimId = NULL,
+    Fence = Jobs.Fence + 1,
+    LastRunTime = CASE WHEN r.state IN ('success', 'dispatched') THEN statement_timestamp() ELSE Jobs.LastRunTime END,
+    RetryAt = CASE
+        WHEN r.Advances = 0 THEN Jobs.RetryAt
+        WHEN r.retry_seconds IS NOT NULL THEN statement_timestamp() + r.retry_seconds * interval '1 second'
+    END,
+    RetryRunId = CASE
+        WHEN r.Advances = 0 THEN Jobs.RetryRunId
+        WHEN r.retry_seconds IS NOT NULL THEN r.run_id
+    END,
+    -- Another NextRunTime than the claim saw is an operator's, and wins.
+    NextRunTime = CASE
+        WHEN r.Advances = 1 AND r.retry_seconds IS NULL AND Jobs.NextRunTime IS NOT DISTINCT FROM r.SeenNextRunTime THEN r.NextSlot
+        ELSE Jobs.NextRunTime
+    END,
+    Enabled = CASE
+        WHEN
+            r.Advances = 1 AND r.retry_seconds IS NULL AND Jobs.NextRunTime IS NOT DISTINCT FROM r.SeenNextRunTime
+            AND r.NextSlot IS NULL
+            THEN 0
+        ELSE Jobs.Enabled
+    END,
+    DisabledReason = CASE
+        WHEN
+            r.Advances = 1 AND r.retry_seconds IS NULL AND Jobs.NextRunTime IS NOT DISTINCT FROM r.SeenNextRunTime
+            AND r.NextSlot IS NULL
+            THEN 'finished'
+        ELSE Jobs.DisabledReason
+    END
+FROM r
+WHERE
+    Jobs.Id = r.job_id AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence
+    AND Jobs.LockedBy IS NOT NULL
+    AND (:only_unstarted = 0 OR Jobs.StartedRetry IS NULL)
+    AND (:only_ended = 0 OR Jobs.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second')
+RETURNING Jobs.Id;
+
+-- name: close_runs
+-- rows: run_id uuid, claim_id uuid, fence bigint, released smallint, state text, via text, reason text, retry_seconds float8, failures integer, lost_leases integer, error text, traceback text
+-- A missing row: the run is not in these hands, or its outcome is written already.
+WITH p (
+    run_id, claim_id, fence, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
+) AS (:rows)
+
+UPDATE JobRuns SET
+    State = p.state,
+    PriorState = coalesce(p.via, JobRuns.State),
+    Reason = p.reason,
+    PublishedAt = CASE WHEN p.state = 'dispatched' THEN coalesce(JobRuns.PublishedAt, statement_timestamp()) ELSE JobRuns.PublishedAt END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN statement_timestamp() END,
+    DueAt = CASE
+        WHEN p.retry_seconds IS NOT NULL AND (JobRuns.Exclusive = 0 OR JobRuns.Advances = 0)
+            THEN statement_timestamp() + p.retry_seconds * interval '1 second'
+    END,
+    Advances = CASE WHEN p.state = 'dispatched' THEN 0 ELSE JobRuns.Advances END,
+    Failures = JobRuns.Failures + p.failures,
+    LostLeases = JobRuns.LostLeases + p.lost_leases,
+    HeldBy = NULL,
+    LeaseEndsAt = NULL,
+    Error = p.error,
+    Traceback = p.traceback
+FROM p
+WHERE
+    JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+    AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND p.state <> 'dispatched'))
+    AND (
+        (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
+        OR (JobRuns.State = 'running' AND p.state <> 'dispatched')
+    )
+    AND (
+        :only_ended = 0 OR p.released = 1
+        OR (JobRuns.HeldBy IS NOT NULL AND JobRuns.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second')
+    )
+RETURNING JobRuns.RunId;
+
+-- name: read_endings
+-- rows: run_id uuid, claim_id uuid, fence bigint, state text
+-- After a commit without an answer: a row means that this ending did commit.
+WITH p (run_id, claim_id, fence, state) AS (:rows)
+
+SELECT p.run_id
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;

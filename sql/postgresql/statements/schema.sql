@@ -1,0 +1,24 @@
+-- What the migrations need before any table of theirs is there.
+
+-- name: migration_lock
+-- One migration at a time in this schema of this database; the lock ends with the transaction.
+SELECT pg_advisory_xact_lock(hashtext('celery_sqlbeat migrations'), hashtext(current_schema()));
+
+-- name: create_migrations_table
+CREATE TABLE IF NOT EXISTS SchemaMigrations (
+    Number integer PRIMARY KEY,
+    Name text NOT NULL,
+    Checksum text NOT NULL,
+    AppliedAt timestamptz NOT NULL
+);
+
+-- name: read_migrations_table
+-- Zero rows: nothing was ever created here.
+SELECT 1 AS Present WHERE to_regclass('SchemaMigrations') IS NOT NULL;
+
+-- name: read_migrations
+SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
+
+-- name: note_migration
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+VALUES (:number, :name, :checksum, statement_timestamp());

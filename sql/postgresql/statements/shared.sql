@@ -1,0 +1,47 @@
+-- What beats, workers and administrators have in common. The clock as in beat.sql.
+
+-- name: read_clock
+SELECT statement_timestamp() AS Now;
+
+-- name: read_store
+-- Zero rows: the schema is not there yet.
+SELECT StoreId, Epoch FROM StoreInfo;
+
+-- name: read_changes
+-- Zero rows: nothing was ever changed through this package.
+SELECT Counter FROM Changes WHERE Namespace = :namespace;
+
+-- name: bump_changes
+INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)
+ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1;
+
+-- name: note_node
+-- A beat or worker says that it is alive.
+INSERT INTO Nodes (
+    NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed,
+    StartedAt, HeartbeatAt
+)
+VALUES (
+    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_release, :queues, :broker_fingerprint,
+    :skew_seconds, :claimed, statement_timestamp(), statement_timestamp()
+)
+ON CONFLICT (NodeId) DO UPDATE SET
+    CodeRelease = excluded.CodeRelease,
+    Queues = excluded.Queues,
+    BrokerFingerprint = excluded.BrokerFingerprint,
+    SkewSeconds = excluded.SkewSeconds,
+    Claimed = excluded.Claimed,
+    HeartbeatAt = excluded.HeartbeatAt,
+    StoppedAt = NULL
+RETURNING HeartbeatAt;
+
+-- name: stop_node
+UPDATE Nodes SET StoppedAt = statement_timestamp() WHERE NodeId = :node_id AND Namespace = :namespace;
+
+-- name: read_nodes
+SELECT
+    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, StartedAt,
+    HeartbeatAt, StoppedAt, statement_timestamp() AS Now
+FROM Nodes
+WHERE Namespace = :namespace AND HeartbeatAt > statement_timestamp() - :memory_seconds * interval '1 second'
+ORDER BY Kind, NodeId;

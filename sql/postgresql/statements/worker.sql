@@ -1,0 +1,103 @@
+-- What a worker reads and writes. The clock as in beat.sql.
+
+-- name: start_jobs
+-- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer
+-- A missing row: the message is stale, a duplicate, or another run holds the job.
+WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (:rows),
+
+r AS MATERIALIZED (
+    SELECT p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = p.run_id
+    WHERE
+        r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Exclusive = 1
+        -- A late start of a dispatched run raised the run's fence above that of its message.
+        AND r.Fence >= p.fence
+        AND r.State IN ('claimed', 'running', 'dispatched')
+)
+
+UPDATE Jobs SET
+    LockedBy = :worker,
+    LockedAt = statement_timestamp(),
+    LeaseEndsAt = statement_timestamp() + r.LeaseSeconds * interval '1 second',
+    ClaimedAt = coalesce(Jobs.ClaimedAt, statement_timestamp()),
+    StartedRetry = r.celery_retries,
+    RunId = r.run_id,
+    ClaimId = r.claim_id,
+    Fence = CASE WHEN r.State = 'dispatched' THEN Jobs.Fence + 1 ELSE Jobs.Fence END
+FROM r
+WHERE
+    Jobs.Id = r.JobId
+    AND (
+        (
+            r.State IN ('claimed', 'running') AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id
+            AND Jobs.Fence = r.Fence AND Jobs.LockedBy IS NOT NULL
+            -- One time only: the same question again, or a later retry by Celery itself.
+            AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < r.celery_retries OR r.StartId = r.start_id)
+        )
+        OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL)
+    )
+RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt;
+
+-- name: start_runs
+-- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer, job_fence bigint, published_at timestamptz
+-- `job_fence` is that of the job where start_jobs won it, NULL elsewhere: then only an overlapping run may begin.
+-- A missing row: stale or a duplicate.
+WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published_at) AS (:rows)
+
+UPDATE JobRuns SET
+    State = 'running',
+    PriorState = CASE WHEN JobRuns.State = 'running' THEN JobRuns.PriorState ELSE JobRuns.State END,
+    Fence = coalesce(p.job_fence, JobRuns.Fence),
+    PublishedAt = coalesce(JobRuns.PublishedAt, p.published_at),
+    StartedBy = :worker,
+    StartId = p.start_id,
+    StartedAt = coalesce(JobRuns.StartedAt, statement_timestamp()),
+    StartedRetry = p.celery_retries,
+    HeldBy = CASE WHEN JobRuns.Exclusive = 0 THEN :worker END,
+    LeaseEndsAt = CASE WHEN JobRuns.Exclusive = 0 THEN statement_timestamp() + JobRuns.LeaseSeconds * interval '1 second' END
+FROM p
+WHERE
+    JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = :namespace
+    AND (
+        p.job_fence IS NOT NULL
+        OR (
+            JobRuns.Exclusive = 0 AND JobRuns.Fence = p.fence
+            AND (
+                JobRuns.State IN ('claimed', 'dispatched')
+                OR (
+                    JobRuns.State = 'running'
+                    AND (JobRuns.StartedRetry < p.celery_retries OR JobRuns.StartId = p.start_id)
+                )
+            )
+        )
+    )
+RETURNING
+    JobRuns.RunId, JobRuns.ClaimId, JobRuns.Fence, JobRuns.JobId, JobRuns.JobName, JobRuns.Kind, JobRuns.ScheduledFor,
+    JobRuns.Attempt, JobRuns.LeaseSeconds, JobRuns.MaxRetries, JobRuns.Failures, JobRuns.LostLeases, JobRuns.Exclusive;
+
+-- name: extend_leases
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, lease_seconds float8
+-- A missing row: the lease is lost, and its task must stop.
+WITH p (job_id, run_id, claim_id, fence, lease_seconds) AS (:rows)
+
+UPDATE Jobs SET
+    LockedAt = statement_timestamp(),
+    LeaseEndsAt = statement_timestamp() + p.lease_seconds * interval '1 second'
+FROM p
+WHERE
+    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    AND Jobs.LockedBy IS NOT NULL
+RETURNING Jobs.RunId;
+
+-- name: extend_held
+-- rows: run_id uuid, claim_id uuid, fence bigint, lease_seconds float8
+-- The same for runs that overlap others. A missing row: it was taken for lost.
+WITH p (run_id, claim_id, fence, lease_seconds) AS (:rows)
+
+UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + p.lease_seconds * interval '1 second'
+FROM p
+WHERE
+    JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+    AND JobRuns.HeldBy IS NOT NULL
+RETURNING JobRuns.RunId;

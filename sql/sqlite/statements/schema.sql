@@ -1,0 +1,19 @@
+-- What the migrations need before any table of theirs is there.
+
+-- name: create_migrations_table
+CREATE TABLE IF NOT EXISTS SchemaMigrations (
+    Number INTEGER NOT NULL PRIMARY KEY,
+    Name TEXT NOT NULL,
+    Checksum TEXT NOT NULL,
+    AppliedAt TEXT NOT NULL
+);
+
+-- name: read_migrations_table
+-- Zero rows: nothing was ever created here.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'SchemaMigrations';
+
+-- name: read_migrations
+SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
+
+-- name: note_migration
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt) VALUES (:number, :name, :checksum, :now);

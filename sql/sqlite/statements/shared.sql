@@ -1,0 +1,47 @@
+-- What beats, workers and administrators have in common. `:now` as in beat.sql.
+
+-- name: read_clock
+SELECT :now AS Now;
+
+-- name: read_store
+-- Zero rows: the schema is not there yet.
+SELECT StoreId, Epoch FROM StoreInfo;
+
+-- name: read_changes
+-- Zero rows: nothing was ever changed through this package.
+SELECT Counter FROM Changes WHERE Namespace = :namespace;
+
+-- name: bump_changes
+INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)
+ON CONFLICT (Namespace) DO UPDATE SET Counter = Counter + 1;
+
+-- name: note_node
+-- A beat or worker says that it is alive.
+INSERT INTO Nodes (
+    NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed,
+    StartedAt, HeartbeatAt
+)
+VALUES (
+    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_release, :queues, :broker_fingerprint,
+    :skew_seconds, :claimed, :now, :now
+)
+ON CONFLICT (NodeId) DO UPDATE SET
+    CodeRelease = excluded.CodeRelease,
+    Queues = excluded.Queues,
+    BrokerFingerprint = excluded.BrokerFingerprint,
+    SkewSeconds = excluded.SkewSeconds,
+    Claimed = excluded.Claimed,
+    HeartbeatAt = excluded.HeartbeatAt,
+    StoppedAt = NULL
+RETURNING HeartbeatAt;
+
+-- name: stop_node
+UPDATE Nodes SET StoppedAt = :now WHERE NodeId = :node_id AND Namespace = :namespace;
+
+-- name: read_nodes
+SELECT
+    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, StartedAt,
+    HeartbeatAt, StoppedAt, :now AS Now
+FROM Nodes
+WHERE Namespace = :namespace AND HeartbeatAt > after(:now, -:memory_seconds)
+ORDER BY Kind, NodeId;
