@@ -13,7 +13,7 @@ from celery import schedules
 from celery_sqlbeat.errors import FieldError, ScheduleError
 from celery_sqlbeat.schedule.cron import Cron
 from celery_sqlbeat.schedule.every import Every
-from celery_sqlbeat.schedule.fields import FIELDS, Field, read_field, write_field
+from celery_sqlbeat.schedule.fields import FIELDS, MONTH_OF_YEAR, Field, read_field, write_field
 from celery_sqlbeat.schedule.once import Once
 from celery_sqlbeat.schedule.solar import Solar
 from celery_sqlbeat.schedule.text import Schedule, parse
@@ -85,7 +85,8 @@ def to_celery(schedule: Schedule, app: Any = None) -> schedules.BaseSchedule:
             hour=schedule.hour,
             day_of_week=schedule.day_of_week,
             day_of_month=schedule.day_of_month,
-            month_of_year=schedule.month_of_year,
+            # Plain numbers, as Celery before 5.5 knows no names of months.
+            month_of_year=write_field(MONTH_OF_YEAR, (month for month in range(1, 13) if schedule.months >> month & 1)),
         )
     elif isinstance(schedule, Solar):
         stock = schedules.solar(schedule.event, schedule.latitude, schedule.longitude)

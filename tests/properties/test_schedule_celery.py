@@ -4,7 +4,8 @@
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
-from celery import Celery
+import pytest
+from celery import VERSION, Celery
 from celery.schedules import crontab, schedule, solar
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -32,6 +33,9 @@ def texts(field: Field) -> st.SearchStrategy[str]:
     return st.just("*") | st.lists(parts(field), min_size=1, max_size=3).map(",".join)
 
 
+# Earlier ones fail in the polar night, and lose or gain an hour when the clocks change.
+since_celery_5_7 = pytest.mark.skipif(VERSION[:2] < (5, 7), reason="corrected in Celery 5.7")
+
 CRONTABS = st.tuples(*(texts(field) for field in FIELDS))
 
 
@@ -51,7 +55,8 @@ def test_a_crontab_fires_when_celerys_does(fields: tuple[str, ...], zone: ZoneIn
     stock = stock_crontab(fields, zone)
     assume(stock is not None)
     assert stock is not None
-    last, delta, _ = stock.remaining_delta(instant)
+    stock.nowfun = lambda: instant.astimezone(zone)
+    last, delta, _ = stock.remaining_delta(instant.astimezone(zone))
     expected = (last + delta).astimezone(UTC)
     # What happens around a change of the clocks is ours to decide, see test_daylight_saving.py.
     noons = [instant + timedelta(days=days) for days in range(-2, min((expected - instant).days, 400) + 3)]
@@ -72,6 +77,7 @@ def test_a_crontab_is_read_as_celery_reads_it_and_converts_both_ways(fields: tup
     assert again == stock
 
 
+@since_celery_5_7
 @settings(max_examples=400, deadline=None)
 @given(
     st.timedeltas(timedelta(milliseconds=1), timedelta(days=40))
@@ -93,6 +99,7 @@ def test_a_relative_interval_ends_when_celerys_does(interval: timedelta, zone: Z
 EVENTS = sorted(solar._all_events)
 
 
+@since_celery_5_7
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(EVENTS), st.floats(-60, 60), st.floats(-180, 180), INSTANTS)
 def test_the_sun_rises_and_sets_when_celery_says(event: str, lat: float, lon: float, instant: datetime) -> None:
