@@ -81,11 +81,16 @@ def read_definition(row: JobText, rules: Rules) -> Definition:
         task_name,
         () if row.args is None else _json("Args", row.args, list, "a JSON array such as [1, 2]"),
         _NOTHING if row.kwargs is None else _json("Kwargs", row.kwargs, dict, 'a JSON object such as {"id": 1}'),
-        _NOTHING if row.options is None else _json("Options", row.options, dict, 'a JSON object such as {"queue": "x"}'),
+        _NOTHING
+        if row.options is None
+        else _json("Options", row.options, dict, 'a JSON object such as {"queue": "x"}'),
         _timeline(
-            row.schedule, row.interval_minutes, row.time_zone or policy.timezone or rules.time_zone, policy.jitter,
+            row.schedule,
+            row.interval_minutes,
+            row.time_zone or policy.timezone or rules.time_zone,
+            policy.jitter,
             policy.cadence,
-        ),  # fmt: skip
+        ),
         policy,
         lease_seconds,
         rules.max_retries if policy.max_retries is None else policy.max_retries,

@@ -111,7 +111,9 @@ def after_failure(
     return Ending(RETRY, "failed", backoff.seconds(failures, random), 1, 0, error, traceback)
 
 
-def after_lost_lease(lost_before: int, max_lost_leases: int, reason: str = "lease lost", counted: bool = True) -> Ending:
+def after_lost_lease(
+    lost_before: int, max_lost_leases: int, reason: str = "lease lost", counted: bool = True
+) -> Ending:
     """A new attempt at once; a slot that loses lease after lease ends in the dead letters.
 
     Not counted where the database was away or the worker stopped in order: the slot is not to blame.

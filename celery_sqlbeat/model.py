@@ -49,6 +49,24 @@ class Attempt(NamedTuple):
     advances: int
 
 
+class Slot(NamedTuple):
+    """The slot that a due row stands for, which attempt of it comes now, and what follows it."""
+
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    failures: int
+    lost_leases: int
+    planned_at: datetime | None
+    delay_seconds: float | None
+    advances: bool
+    """Whether its outcome moves the job's `NextRunTime`."""
+    continues: str | None
+    """The run id of the attempt before this one."""
+    same_run: bool
+    """Whether that attempt itself is taken up again, so that the run id stays."""
+
+
 class Claim(NamedTuple):
     """One slot of one job, claimed for one beat: what is recorded, and what the message will carry."""
 
@@ -61,19 +79,10 @@ class Claim(NamedTuple):
     run_id: str
     claim_id: str
     fence: int
-    kind: str
-    scheduled_for: datetime
-    attempt: int
-    planned_at: datetime | None
-    delay_seconds: float | None
+    slot: Slot
     lease_seconds: float
     max_retries: int
-    failures: int
-    lost_leases: int
     exclusive: bool
-    advances: bool
-    continues: str | None
-    """The run id of the attempt before this one; the same id where that attempt is taken up again."""
     code_key: str | None
 
 
@@ -84,7 +93,7 @@ class GapRecord(NamedTuple):
     job_id: str
     first: datetime
     last: datetime
-    count: int
+    slot_count: int
     reason: str
     attempt: int = 0
 
@@ -216,3 +225,116 @@ class Mend(NamedTuple):
     fence: int
     next_run_time: datetime | None
     retry_at: datetime | None
+
+
+class JobDraft(NamedTuple):
+    """A job as somebody defines it; every field is checked already."""
+
+    job_name: str
+    task_name: str
+    schedule: str | None
+    time_zone: str | None
+    args: str | None
+    kwargs: str | None
+    options: str | None
+    policies: str | None
+    enabled: bool
+    start_at: datetime | None
+    next_run_time: datetime | None
+    lock_timeout_minutes: int | None
+
+
+class JobRecord(NamedTuple):
+    """A row of `Jobs` as an administrator sees it."""
+
+    job_id: str
+    job_name: str
+    task_name: Any
+    schedule: Any
+    interval_minutes: Any
+    time_zone: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    policies: Any
+    lock_timeout_minutes: Any
+    enabled: int
+    disabled_reason: str | None
+    start_at: Any
+    next_run_time: Any
+    last_run_time: Any
+    retry_at: Any
+    locked_by: str | None
+    locked_at: Any
+    lease_ends_at: Any
+    fence: int
+    run_id: str | None
+    quarantine: str | None
+    code_key: str | None
+    delete_requested: int
+    version: int
+    now: datetime
+
+
+class RunRecord(NamedTuple):
+    """A row of `JobRuns` as an administrator sees it."""
+
+    run_id: str
+    job_id: str
+    job_name: str
+    kind: str
+    scheduled_for: datetime
+    last_slot: datetime | None
+    slot_count: int
+    attempt: int
+    state: str
+    prior_state: str
+    reason: str | None
+    fence: int
+    claimed_by: str | None
+    claimed_at: datetime | None
+    published_at: datetime | None
+    started_by: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    failures: int
+    lost_leases: int
+    due_at: datetime | None
+    error: str | None
+    traceback: str | None
+    created_at: datetime
+
+
+class Node(NamedTuple):
+    """A beat or a worker, as it describes itself."""
+
+    node_id: str
+    kind: str
+    host: str
+    pid: int
+    package_version: str
+    code_release: str | None = None
+    queues: str | None = None
+    """A JSON array of queue names."""
+    broker_fingerprint: str | None = None
+    skew_seconds: float | None = None
+    claimed: int = 0
+
+
+class SeenNode(NamedTuple):
+    """A node as the database knows it."""
+
+    node_id: str
+    kind: str
+    host: str
+    pid: int
+    package_version: str
+    code_release: str | None
+    queues: str | None
+    broker_fingerprint: str | None
+    skew_seconds: float | None
+    claimed: int
+    started_at: datetime
+    heartbeat_at: datetime
+    stopped_at: datetime | None
+    now: datetime

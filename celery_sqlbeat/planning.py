@@ -6,7 +6,6 @@ Pure: it runs between reading and writing in the transaction of a claim, so it n
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from celery_sqlbeat import lifecycle
 from celery_sqlbeat.definition import Definition, Rules, instant, read_definition
@@ -24,27 +23,13 @@ from celery_sqlbeat.model import (
     Mend,
     Plan,
     Quarantine,
+    Slot,
 )
 from celery_sqlbeat.schedule import Gap, Skip
 
 logger = logging.getLogger(__name__)
 
 LONGEST_REASON = 500  # characters, as wide as the column
-
-
-class _Slot(NamedTuple):
-    """The slot that a row stands for, and which attempt of it comes now."""
-
-    kind: str
-    at: datetime
-    attempt: int
-    failures: int
-    lost_leases: int
-    planned_at: datetime | None
-    delay: float | None
-    advances: bool
-    continues: str | None
-    same_run: bool
 
 
 class Planner:
@@ -88,36 +73,50 @@ class Planner:
             slot = _continued_slot(plan, job, definition, prior)
         if slot is None:
             return
-        policy = definition.policy
         plan.claims.append(
             Claim(
-                job.job_id, job.job_name, definition.task_name, definition.args, definition.kwargs, definition.options,
-                slot.continues if slot.same_run and slot.continues else run_id, claim_id, job.fence + 1,
-                slot.kind, slot.at, slot.attempt, slot.planned_at, slot.delay, definition.lease_seconds,
-                definition.max_retries, slot.failures, slot.lost_leases, policy.overlap == "skip", slot.advances,
-                slot.continues, job.code_key,
-            )  # fmt: skip
+                job.job_id,
+                job.job_name,
+                definition.task_name,
+                definition.args,
+                definition.kwargs,
+                definition.options,
+                slot.continues if slot.same_run and slot.continues else run_id,
+                claim_id,
+                job.fence + 1,
+                slot,
+                definition.lease_seconds,
+                definition.max_retries,
+                definition.policy.overlap == "skip",
+                job.code_key,
+            )
         )
 
-    def _fresh_slot(self, plan: Plan, job: DueJob, definition: Definition) -> _Slot | None:
+    def _fresh_slot(self, plan: Plan, job: DueJob, definition: Definition) -> Slot | None:
         due = job.next_run_time
         if due is None or (isinstance(due, datetime) and due > job.now):
             # RetryAt was set by hand, or the history of the retry is gone: its slot runs, the schedule stays.
             slot = instant("RetryAt", job.retry_at)
-            return _Slot(SCHEDULE, slot, 1, 0, 0, due, None, True, None, False)
+            return Slot(SCHEDULE, slot, 1, 0, 0, due, None, True, None, False)
         due = instant("NextRunTime", due)
         last_run = None if job.last_run_time is None else instant("LastRunTime", job.last_run_time)
         policy = definition.policy
         answer = definition.timeline.plan(
-            due, job.now, last_run, policy.misfire, policy.misfire_grace, policy.catch_up_limit,
-            self._rules.cron_deadline, job.job_id,
-        )  # fmt: skip
+            due,
+            job.now,
+            last_run,
+            policy.misfire,
+            policy.misfire_grace,
+            policy.catch_up_limit,
+            self._rules.cron_deadline,
+            job.job_id,
+        )
         if answer.gap is not None:
             plan.gaps.append(_gap_record(self._ids, job, answer.gap))
         if isinstance(answer, Skip):
             plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
             return None
-        return _Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
+        return Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
 
     def _mend_one(self, row: LooseRow) -> Mend:
         definition = read_definition(row, self._rules)
@@ -129,7 +128,7 @@ class Planner:
         start = None if row.start_at is None else instant("StartAt", row.start_at)
         first = definition.timeline.first_slot(row.now, start, row.job_id)
         if first is None:
-            raise FieldError("Schedule", row.schedule, "this never comes; write a schedule that does, or disable the job")
+            raise FieldError("Schedule", row.schedule, "this never comes; write another one, or disable the job")
         return Mend(row.job_id, row.fence, first, retry_at)
 
 
@@ -142,15 +141,23 @@ def _is_orphan(job: DueJob, prior: Attempt) -> bool:
     )
 
 
-def _continued_slot(plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> _Slot:
+def _continued_slot(plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> Slot:
     same_run = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
     planned_at, delay = None, None
     if not job.extra:
         planned_at, delay = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
-    return _Slot(
-        prior.kind, prior.scheduled_for, prior.attempt if same_run else prior.attempt + 1, prior.failures,
-        prior.lost_leases, planned_at, delay, not job.extra, prior.run_id, same_run,
-    )  # fmt: skip
+    return Slot(
+        prior.kind,
+        prior.scheduled_for,
+        prior.attempt if same_run else prior.attempt + 1,
+        prior.failures,
+        prior.lost_leases,
+        planned_at,
+        delay,
+        not job.extra,
+        prior.run_id,
+        same_run,
+    )
 
 
 def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from celery_sqlbeat.lifecycle import DISPATCHED, Ending, given_back
-from celery_sqlbeat.model import Attempt, Claim, DueJob, GapRecord, HeldLease, LooseRow, Mend, Plan
+from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.run_store import Release, release
 from celery_sqlbeat.store.session import Session
@@ -46,9 +46,7 @@ class SqlBeatStore:
         self._namespace = namespace
         self._beat = beat
 
-    def claim(
-        self, plan: Planner, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()
-    ) -> Claimed:
+    def claim(self, plan: Planner, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
         """Claim a batch of due jobs; `plan` says, between reading and writing, what becomes of each row."""
         attempted: list[Claimed] = []
 
@@ -160,17 +158,15 @@ class SqlBeatStore:
     def _write_claims(self, session: Session, claims: list[Claim], dispatch_seconds: float) -> set[str]:
         if not claims:
             return set()
-        rows = [(c.job_id, c.fence - 1, c.run_id, c.claim_id, c.planned_at) for c in claims]
-        won = {
-            row[0] for row in session.fetch("claim_jobs", rows, beat=self._beat, dispatch_seconds=dispatch_seconds)
-        }
-        new = [_new_run(c) for c in claims if c.run_id != c.continues]
+        rows = [(c.job_id, c.fence - 1, c.run_id, c.claim_id, c.slot.planned_at) for c in claims]
+        won = {row[0] for row in session.fetch("claim_jobs", rows, beat=self._beat, dispatch_seconds=dispatch_seconds)}
+        new = [_new_run(c) for c in claims if not c.slot.same_run]
         if new:
             session.fetch("insert_runs", new, beat=self._beat)
         again = [
-            (c.run_id, c.claim_id, c.delay_seconds, c.lease_seconds, c.max_retries, c.exclusive)
+            (c.run_id, c.claim_id, c.slot.delay_seconds, c.lease_seconds, c.max_retries, c.exclusive)
             for c in claims
-            if c.run_id == c.continues
+            if c.slot.same_run
         ]
         if again:
             session.fetch("reopen_runs", again, beat=self._beat)
@@ -186,10 +182,23 @@ _by_run = itemgetter(1)
 
 
 def _new_run(c: Claim) -> tuple[object, ...]:
+    slot = c.slot
     return (
-        c.run_id, c.job_id, c.claim_id, c.kind, c.scheduled_for, c.attempt, c.delay_seconds, c.lease_seconds,
-         c.max_retries, c.failures, c.lost_leases, c.exclusive, c.advances, c.continues,
-    )  # fmt: skip
+        c.run_id,
+        c.job_id,
+        c.claim_id,
+        slot.kind,
+        slot.scheduled_for,
+        slot.attempt,
+        slot.delay_seconds,
+        c.lease_seconds,
+        c.max_retries,
+        slot.failures,
+        slot.lost_leases,
+        c.exclusive,
+        slot.advances,
+        slot.continues,
+    )
 
 
 def _attempts(session: Session, due: Sequence[DueJob]) -> dict[str, Attempt]:
@@ -213,14 +222,14 @@ def _write_rest(session: Session, plan: Plan, won: set[str]) -> None:
 def _renumbered(session: Session, plan: Plan) -> Plan:
     """The same plan, where each new row counts on from the attempts that its slot has already."""
 
-    def slot_of(row: Claim | GapRecord) -> tuple[str, datetime, str]:
-        return (row.job_id, row.scheduled_for, row.kind) if isinstance(row, Claim) else (row.job_id, row.first, "schedule")
-
-    slots = sorted({slot_of(row) for row in (*plan.claims, *plan.gaps)})
-    taken = {(row[0], row[1], row[2]): row[3] for row in session.fetch("read_attempt_numbers", slots)} if slots else {}
-    claims = [
-        c if c.run_id == c.continues or slot_of(c) not in taken else c._replace(attempt=taken[slot_of(c)] + 1)
-        for c in plan.claims
-    ]
-    gaps = [gap._replace(attempt=taken[slot_of(gap)] + 1) if slot_of(gap) in taken else gap for gap in plan.gaps]
-    return plan._replace(claims=claims, gaps=gaps)
+    claims = [(c, (c.job_id, c.slot.scheduled_for, c.slot.kind)) for c in plan.claims]
+    gaps = [(gap, (gap.job_id, gap.first, SCHEDULE)) for gap in plan.gaps]
+    slots = sorted({key for _, key in (*claims, *gaps)})
+    taken = {row[:3]: row[3] + 1 for row in session.fetch("read_attempt_numbers", slots)} if slots else {}
+    return plan._replace(
+        claims=[
+            c._replace(slot=c.slot._replace(attempt=taken[key])) if key in taken and not c.slot.same_run else c
+            for c, key in claims
+        ],
+        gaps=[gap._replace(attempt=taken.get(key, 0)) for gap, key in gaps],
+    )

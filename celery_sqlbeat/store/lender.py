@@ -17,6 +17,7 @@ class Lender:
 
     def __init__(self, connect: Callable[[], Session]) -> None:
         self._connect = connect
+        self._idle: list[Session] = []
         self._forget()
 
     def borrow(self) -> Session:
@@ -53,4 +54,4 @@ class Lender:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()  # a lock that the parent's other thread held would never open in the child
-        self._idle: list[Session] = []
+        self._idle = []

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from celery_sqlbeat.errors import MigrationChanged, SchemaError
@@ -23,7 +23,7 @@ class Migration(NamedTuple):
     checksum: str
 
 
-@lru_cache(maxsize=None)  # a handful of databases
+@cache  # a handful of databases
 def migrations(database: str) -> tuple[Migration, ...]:
     """The migrations for a database, in order."""
     found = []

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import DriverMissing
 from celery_sqlbeat.store import migrations
+from celery_sqlbeat.store.admin_store import SqlAdminStore
 from celery_sqlbeat.store.beat_store import SqlBeatStore
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.node_store import SqlNodeStore
 from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.sqlite import Sqlite
 from celery_sqlbeat.store.worker_store import SqlWorkerStore
@@ -27,6 +29,14 @@ class Store:
     def for_worker(self, worker: str) -> SqlWorkerStore:
         """What a worker of this name needs."""
         return SqlWorkerStore(self.database, self.namespace, worker)
+
+    def for_admin(self) -> SqlAdminStore:
+        """What an administrator needs."""
+        return SqlAdminStore(self.database, self.namespace)
+
+    def nodes(self) -> SqlNodeStore:
+        """Who is there, and whose store this is."""
+        return SqlNodeStore(self.database, self.namespace)
 
     def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:
         """Create or upgrade the schema; returns the names of the migrations applied."""

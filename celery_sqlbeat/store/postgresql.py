@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import timezone
 from functools import lru_cache
 from typing import Any
 
@@ -118,19 +118,21 @@ class Postgresql:
             connection.execute(
                 "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
                 [
-                    list(settings := {
-                        "timezone": "UTC",
-                        "statement_timeout": str(milliseconds),
-                        "lock_timeout": str(max(1, milliseconds // 2)),
-                        "idle_in_transaction_session_timeout": str(4 * milliseconds),
-                        "jit": "off",
-                        "enable_seqscan": "off",
-                        "enable_hashjoin": "off",
-                        "enable_mergejoin": "off",
-                    }),
+                    list(
+                        settings := {
+                            "timezone": "UTC",
+                            "statement_timeout": str(milliseconds),
+                            "lock_timeout": str(max(1, milliseconds // 2)),
+                            "idle_in_transaction_session_timeout": str(4 * milliseconds),
+                            "jit": "off",
+                            "enable_seqscan": "off",
+                            "enable_hashjoin": "off",
+                            "enable_mergejoin": "off",
+                        }
+                    ),
                     list(settings.values()),
                 ],
-            )  # fmt: skip
+            )
         except BaseException:
             connection.close()
             raise
@@ -157,7 +159,7 @@ def _prepared(block: Block, clock: str) -> str:
     text = block.text.replace("%", "%%")
     if block.columns:
         arrays = ", ".join(f":{name}__rows::{kind}[]" for name, kind in zip(block.columns, block.types, strict=True))
-        text = text.replace(":rows", f"SELECT * FROM unnest({arrays})")
+        text = text.replace(":rows", f"SELECT * FROM unnest({arrays})")  # noqa: S608 - names from our own files
     return _PARAMETER.sub(r"%(\1)s", text).replace(CLOCK, clock)
 
 
@@ -186,7 +188,7 @@ def _in_utc(found: list[Row], description: Sequence[Any]) -> list[Row]:
         return found
     columns: list[Any] = list(zip(*found, strict=True))
     for at in places:
-        columns[at] = [value.replace(tzinfo=timezone.utc) if isinstance(value, datetime) else value for value in columns[at]]
+        columns[at] = [None if value is None else value.replace(tzinfo=timezone.utc) for value in columns[at]]
     return list(zip(*columns, strict=True))
 
 

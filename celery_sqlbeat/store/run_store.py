@@ -1,7 +1,7 @@
 """Releases runs: the one place where a lease ends, whoever ends it. First the jobs' rows, then the runs'."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -35,14 +35,10 @@ def release(
         return set()
     ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
     guard = {"only_ended": int(only_ended), "grace_seconds": grace_seconds}
-    job_rows = [
-        (r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered
-    ]
+    job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
-        free = {
-            row[0] for row in session.fetch("release_jobs", job_rows, only_unstarted=int(only_unstarted), **guard)
-        }
+        free = {row[0] for row in session.fetch("release_jobs", job_rows, only_unstarted=int(only_unstarted), **guard)}
         run_rows = [_run_row(one, one.job_id in free) for one in ordered]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
         if only_unstarted:
@@ -60,13 +56,22 @@ def release(
 def _run_row(one: Release, released: bool) -> tuple[object, ...]:
     ending = one.ending
     return (
-        one.run_id, one.claim_id, one.fence, released, ending.state, _via(ending.state), ending.reason,
-        ending.retry_seconds, ending.failures, ending.lost_leases, _bounded(ending.error, _LONGEST_ERROR),
+        one.run_id,
+        one.claim_id,
+        one.fence,
+        released,
+        ending.state,
+        _via(ending.state),
+        ending.reason,
+        ending.retry_seconds,
+        ending.failures,
+        ending.lost_leases,
+        _bounded(ending.error, _LONGEST_ERROR),
         _bounded(ending.traceback, _LONGEST_TRACEBACK),
-    )  # fmt: skip
+    )
 
 
-@lru_cache(maxsize=None)  # ten states
+@cache  # ten states
 def _via(state: str) -> str | None:
     """The state on the way, where a run cannot get to its end directly."""
     return FAILED if prior_state(RUNNING, state) == FAILED else None

@@ -41,11 +41,17 @@ class Session(Protocol):
 class Dialect(Protocol):
     """One kind of database at one address."""
 
-    name: str
-    errors: tuple[type[BaseException], ...]
-    """What the driver raises; every other error is passed on as it is."""
-    single_statements_commit: bool
-    """Whether a single statement needs no transaction around it."""
+    @property
+    def name(self) -> str:
+        """The database, as `sql/` names its folder."""
+
+    @property
+    def errors(self) -> tuple[type[BaseException], ...]:
+        """What the driver raises; every other error is passed on as it is."""
+
+    @property
+    def single_statements_commit(self) -> bool:
+        """Whether a single statement needs no transaction around it."""
 
     def connect(self) -> Session:
         """Open a session, or raise the driver's error."""

@@ -151,7 +151,7 @@ class Sqlite:
     def connect(self) -> SqliteSession:
         if sqlite3.sqlite_version_info < OLDEST:
             raise StoreError(
-                f"SQLite {sqlite3.sqlite_version} is too old, 3.35 is needed: use a Python that is built with a newer one"
+                f"SQLite {sqlite3.sqlite_version} is too old: use a Python that is built with 3.35 or newer"
             )
         connection = self._connect(
             self._url.name or ":memory:",

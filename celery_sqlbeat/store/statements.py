@@ -1,12 +1,12 @@
 """Loads the SQL that this package runs: named blocks from `sql/<database>/statements/`, once per process.
 
-A block begins with `-- name:`; `-- rows:` names the columns of its batch, with their types where the database needs them.
+A block begins with `-- name:`; `-- rows:` names the columns of its batch, with types where the database needs them.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from celery_sqlbeat.errors import StoreError
@@ -43,7 +43,7 @@ def blocks_in(text: str) -> dict[str, Block]:
     return {name: _block(name, body) for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
-@lru_cache(maxsize=None)  # a handful of databases
+@cache  # a handful of databases
 def load(database: str) -> Mapping[str, Block]:
     """Every block for a database, by name."""
     found: dict[str, Block] = {}

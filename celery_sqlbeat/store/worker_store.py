@@ -53,4 +53,5 @@ class SqlWorkerStore:
 
 
 def _started(row: Row) -> StartedRun:
-    return StartedRun(*row[:-1], bool(row[-1]))
+    *facts, exclusive = row
+    return StartedRun._make((*facts, bool(exclusive)))

@@ -79,15 +79,16 @@ WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 0 AND Version
 RETURNING Version;
 
 -- name: insert_outbox
--- rows: run_id uuid, job_id uuid, kind text, scheduled_for timestamptz, attempt integer
+-- rows: run_id uuid, job_id uuid, kind text, scheduled_for timestamptz, attempt integer, prior_state text
 -- Extra slots and replays: attempts that wait for a beat.
-WITH p (run_id, job_id, kind, scheduled_for, attempt) AS (:rows)
+WITH p (run_id, job_id, kind, scheduled_for, attempt, prior_state) AS (:rows)
 
 INSERT INTO JobRuns (
-    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, Fence, DueAt, CreatedAt
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, DueAt, CreatedAt
 )
 SELECT
-    p.run_id, j.Namespace, j.Id, j.JobName, p.kind, coalesce(p.scheduled_for, statement_timestamp()), p.attempt, 'scheduled', j.Fence,
+    p.run_id, j.Namespace, j.Id, j.JobName, p.kind, coalesce(p.scheduled_for, statement_timestamp()), p.attempt, 'scheduled',
+    p.prior_state, j.Fence,
     statement_timestamp(), statement_timestamp()
 FROM p
 INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace
@@ -122,10 +123,64 @@ SELECT
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
     CreatedAt
 FROM JobRuns
-WHERE
-    Namespace = :namespace AND RunId < CAST(:before_id AS uuid)
+WHERE Namespace = :namespace AND RunId < CAST(:before_id AS uuid)
 ORDER BY RunId DESC
 LIMIT :page_size;
+
+-- name: list_job_runs
+-- The runs of one job, latest slot first.
+SELECT
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM JobRuns
+WHERE JobId = CAST(:job_id AS uuid) AND Namespace = :namespace AND ScheduledFor < :before
+ORDER BY ScheduledFor DESC, Attempt DESC
+LIMIT :page_size;
+
+-- name: list_dead
+-- The dead letters, oldest first. Zero rows: the last page was the last.
+SELECT
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM JobRuns
+WHERE Namespace = :namespace AND Dead = 1 AND RunId > CAST(:after_id AS uuid)
+ORDER BY RunId
+LIMIT :page_size;
+
+-- name: read_run
+-- rows: run_id uuid
+-- A missing row: there is no such run, or it was purged.
+WITH p (run_id) AS (:rows)
+
+SELECT
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM JobRuns
+WHERE Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p);
+
+-- name: read_holding
+-- Zero rows: the job is not held by any run.
+SELECT Id, RunId, ClaimId, Fence
+FROM Jobs
+WHERE Namespace = :namespace AND JobName = :job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+
+-- name: cancel_waiting
+-- The attempts of a job that wait for their turn get their outcome: the job is deleted.
+UPDATE JobRuns SET
+    State = 'cancelled',
+    PriorState = State,
+    Reason = 'job deleted',
+    DueAt = NULL,
+    FinishedAt = statement_timestamp()
+WHERE
+    State IN ('scheduled', 'retry')
+    AND (
+        (Namespace = :namespace AND DueAt IS NOT NULL AND JobId = CAST(:job_id AS uuid))
+        OR RunId = (SELECT j.RetryRunId FROM Jobs AS j WHERE j.Id = CAST(:job_id AS uuid))
+    );
 
 -- name: purge_runs
 -- Ended rows older than the history is kept; dead letters stay until they are purged by name.
