@@ -1,0 +1,138 @@
+"""What users install is the wheel, so the wheel is tried here: built, installed into an empty environment, run."""
+
+import importlib.metadata
+import os
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import celery_sqlbeat
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+def run(*command: object, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SQLBEAT_", "PYTHON", "CELERY_"))
+    }
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=cwd, env=clean | environ, capture_output=True, text=True, timeout=600, check=False)
+
+
+def must(*command: object, cwd: Path, **environ: str) -> str:
+    done = run(*command, cwd=cwd, **environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the source distribution and the wheel made from it, as a release makes them."""
+    folder = tmp_path_factory.mktemp("dist")
+    must(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a new environment that holds the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("environment")
+    must(sys.executable, "-m", "venv", folder, cwd=folder)
+    binaries = folder / "bin"
+    must(binaries / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    return binaries
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """An empty folder with the smallest app."""
+    (tmp_path / "demo.py").write_text("from celery import Celery\n\napp = Celery('demo', broker='memory://')\n")
+    return tmp_path
+
+
+def test_the_wheel_holds_every_sql_file_the_types_and_the_entry_points(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    sources = {f"celery_sqlbeat/{path.relative_to(ROOT)}" for path in (ROOT / "sql").rglob("*.sql")}
+    assert sources
+    assert sources <= names
+    assert "celery_sqlbeat/py.typed" in names
+    assert not {name for name in names if name.startswith("tests/")}
+    (metadata,) = importlib.metadata.distributions(path=[str(wheel)])
+    points = {(point.group, point.name): point.value for point in metadata.entry_points}
+    assert points == {
+        ("celery.commands", "sqlbeat"): "celery_sqlbeat.cli:sqlbeat",
+        ("celery.beat_schedulers", "sqlbeat"): "celery_sqlbeat:Scheduler",
+    }
+
+
+def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "tests/conftest.py"} <= names
+    assert any(name.startswith("sql/mssql/") for name in names)
+
+
+def test_init_creates_the_tables_of_the_embedded_database(environment: Path, shop: Path) -> None:
+    said = must(environment / "celery", "-A", "demo", "sqlbeat", "init", cwd=shop)
+    assert "sqlite:///sqlbeat.db" in said
+    with closing(sqlite3.connect(shop / "sqlbeat.db")) as database:
+        columns = {row[1] for row in database.execute("PRAGMA table_info(Jobs)")}
+    assert {"Id", "JobName", "NextRunTime", "LastRunTime", "LockedBy", "LockedAt", "LockTimeoutMinutes"} <= columns
+    again = must(environment / "celery", "-A", "demo", "sqlbeat", "init", cwd=shop)
+    assert "nothing to do" in again
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("sqlite:///sqlbeat.db", "JobRuns"),
+        ("postgresql://nowhere/shop", "JobRuns"),
+        ("mssql://nowhere/shop", "JobRuns"),
+    ],
+)
+def test_init_prints_the_script_of_any_database_without_its_driver(
+    environment: Path, shop: Path, url: str, word: str
+) -> None:
+    script = must(environment / "celery", "-A", "demo", "sqlbeat", "init", "--sql", cwd=shop, SQLBEAT_DATABASE_URL=url)
+    assert word in script
+    assert not (shop / "sqlbeat.db").exists()
+
+
+def test_the_script_of_the_embedded_database_creates_what_init_creates(environment: Path, shop: Path) -> None:
+    must(environment / "celery", "-A", "demo", "sqlbeat", "init", cwd=shop)
+    script = must(environment / "celery", "-A", "demo", "sqlbeat", "init", "--sql", cwd=shop)
+    names = "SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name"
+    with closing(sqlite3.connect(shop / "sqlbeat.db")) as made, closing(sqlite3.connect(":memory:")) as printed:
+        printed.executescript(script)
+        assert printed.execute(names).fetchall() == made.execute(names).fetchall()
+
+
+def test_a_missing_driver_is_one_line_with_its_remedy(environment: Path, shop: Path) -> None:
+    url = "postgresql://user:s3kr1t@127.0.0.1:1/shop"
+    done = run(environment / "celery", "-A", "demo", "sqlbeat", "init", cwd=shop, SQLBEAT_DATABASE_URL=url)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line]
+    assert line.startswith("Error: ")
+    assert "celery-sqlbeat[postgresql]" in line
+    assert "s3kr1t" not in done.stdout + done.stderr
+
+
+def test_the_package_can_be_imported_and_is_typed(environment: Path, shop: Path) -> None:
+    code = "import celery_sqlbeat; print(celery_sqlbeat.__version__, celery_sqlbeat.__file__)"
+    said = must(environment / "python", "-c", code, cwd=shop)
+    assert said.split()[0] == celery_sqlbeat.__version__
+    assert str(ROOT) not in said
