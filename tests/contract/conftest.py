@@ -1,0 +1,136 @@
+"""The databases that the contract is tested on. A test that takes `world` runs once for each of them."""
+
+import re
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Dialect
+from celery_sqlbeat.store.sqlite import Sqlite, text_of
+from celery_sqlbeat.url import database_url
+from tests.contract.world import World
+from tests.servers import server
+
+DATABASES = ("sqlite", "postgresql", "mssql")
+
+Sql = Callable[[str, Sequence[Any]], list[Mapping[str, Any]]]
+
+
+class Place(NamedTuple):
+    """An empty, migrated database: how to make dialects for it, a way in by hand, and its clock."""
+
+    dialect: Callable[[], Dialect]
+    sql: Sql
+    set_clock: Callable[[datetime], None]
+
+    def store(self, namespace: str) -> Store:
+        """A store of its own, with its own connections."""
+        return Store(Database(self.dialect()), namespace)
+
+
+@pytest.fixture(scope="session", params=DATABASES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Each database in turn."""
+    if request.param == "sqlite":
+        yield from _sqlite(tmp_path_factory.mktemp("contract") / "jobs.db")
+    elif request.param == "postgresql":
+        server("postgresql")
+        yield from _postgresql(request.getfixturevalue("postgresql_database")())
+    else:
+        yield from _mssql(server("mssql"))
+
+
+@pytest.fixture
+def world(place: Place) -> Iterator[World]:
+    """A namespace of the test's own, with the clock at noon."""
+    store = place.store(f"test-{secrets.token_hex(6)}")
+    yield World(store, place.sql, place.set_clock)
+    store.close()
+
+
+def _sqlite(path: Path) -> Iterator[Place]:
+    now = [datetime.now(timezone.utc)]
+    url = database_url(f"sqlite:///{path}")
+
+    def dialect() -> Sqlite:
+        return Sqlite(url, clock=lambda: now[0])
+
+    by_hand = sqlite3.connect(path, isolation_level=None, timeout=5)
+    by_hand.row_factory = sqlite3.Row
+
+    def sql(text: str, values: Sequence[Any]) -> list[Mapping[str, Any]]:
+        plain = [text_of(value) if isinstance(value, datetime) else value for value in values]
+        return [{key.lower(): row[key] for key in row.keys()} for row in by_hand.execute(text, plain)]  # noqa: SIM118
+
+    _migrate(dialect())
+    yield Place(dialect, sql, lambda instant: now.__setitem__(0, instant))
+    by_hand.close()
+
+
+def _postgresql(where: str) -> Iterator[Place]:
+    import psycopg
+    from psycopg.rows import dict_row
+
+    from celery_sqlbeat.store.postgresql import Postgresql
+
+    url = database_url(where)
+    by_hand = psycopg.connect(where, autocommit=True, row_factory=dict_row)
+    by_hand.execute("SET timezone = 'UTC'")
+    by_hand.execute("CREATE TABLE TestClock (At timestamptz NOT NULL)")
+    by_hand.execute("INSERT INTO TestClock VALUES (now())")
+
+    def sql(text: str, values: Sequence[Any]) -> list[Mapping[str, Any]]:
+        cursor = by_hand.execute(text.replace("%", "%%").replace("?", "%s"), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def set_clock(instant: datetime) -> None:
+        by_hand.execute("UPDATE TestClock SET At = %s", [instant])
+
+    _migrate(Postgresql(url))
+    yield Place(lambda: Postgresql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock)
+    by_hand.close()
+
+
+def _mssql(odbc: str) -> Iterator[Place]:
+    import pyodbc
+
+    from celery_sqlbeat.store.mssql import Mssql
+
+    name = f"sqlbeat_test_{secrets.token_hex(6)}"
+    administrator = pyodbc.connect(odbc, autocommit=True)
+    administrator.execute(f"CREATE DATABASE {name}")
+    own = re.sub(r"(?i);?\s*database=[^;]*", "", odbc) + f";Database={name}"
+    url = database_url(f"mssql+odbc:{own}")
+    by_hand = pyodbc.connect(own, autocommit=True)
+    by_hand.execute("CREATE TABLE TestClock (At datetime2(6) NOT NULL)")
+    by_hand.execute("INSERT INTO TestClock VALUES (SYSUTCDATETIME())")
+
+    def sql(text: str, values: Sequence[Any]) -> list[Mapping[str, Any]]:
+        plain = [value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values]
+        cursor = by_hand.execute(text, *plain)
+        if cursor.description is None:
+            return []
+        names = [column[0].lower() for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def set_clock(instant: datetime) -> None:
+        by_hand.execute("UPDATE TestClock SET At = ?", instant.replace(tzinfo=None))
+
+    _migrate(Mssql(url))
+    yield Place(lambda: Mssql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock)
+    by_hand.close()
+    administrator.execute(f"DROP DATABASE {name}")
+    administrator.close()
+
+
+def _migrate(dialect: Dialect) -> None:
+    database = Database(dialect)
+    Store(database).migrate()
+    database.close()
