@@ -161,7 +161,8 @@ class StartedRun(NamedTuple):
     max_retries: int
     failures: int
     lost_leases: int
-    exclusive: bool
+    exclusive: int
+    """1 where the run holds the lease of its job, 0 where runs of the job may overlap."""
 
 
 class HeldLease(NamedTuple):

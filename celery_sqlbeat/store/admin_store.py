@@ -110,7 +110,8 @@ class SqlAdminStore:
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
         """Cancel the run that holds a job; its worker stops the task when it next extends the lease."""
         held = self._database.read("read_holding", namespace=self._namespace, job_name=job_name)
-        releases = [Release(*row, Ending(CANCELLED, reason)) for row in held]
+        ending = Ending(CANCELLED, reason)
+        releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
         return bool(release(self._database, releases))
 
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:

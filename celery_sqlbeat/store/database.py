@@ -161,4 +161,4 @@ class Database:
             return Conflict(text)
         if failure.fault is Fault.FATAL:
             return StoreError(text)
-        return DatabaseAway(f"the database is away ({failure.fault.value}): {text}")
+        return DatabaseAway(f"the database cannot be used for now: {text}")

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from celery_sqlbeat.errors import MigrationChanged, SchemaError
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Session
-from celery_sqlbeat.store.statements import sql_folder
+from celery_sqlbeat.store.statements import load, sql_folder
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+_PARAMETER = re.compile(r"[:@](number|name|checksum)\b")
+_SEPARATORS = {"mssql": "\nGO\n\n"}  # sqlcmd and SSMS run a script batch by batch
 
 
 class Migration(NamedTuple):
@@ -39,8 +41,17 @@ def migrations(database: str) -> tuple[Migration, ...]:
 
 
 def creation_script(database: str) -> str:
-    """What `migrate` would run on an empty database, as one script to read or to run by hand."""
-    return "\n".join(migration.text for migration in migrations(database))
+    """What `migrate` would run on an empty database, as one script to read or to run by hand.
+
+    It records what it applied, so that a later `migrate` goes on from there.
+    """
+    blocks = load(database)
+    parts = [blocks["create_migrations_table"].text + ";\n"]
+    for one in migrations(database):
+        facts = {"number": str(one.number), "name": f"'{one.name}'", "checksum": f"'{one.checksum}'"}
+        note = _PARAMETER.sub(lambda match, facts=facts: facts[match[1]], blocks["note_migration"].text)
+        parts += [one.text, note + ";\n"]
+    return (_SEPARATORS.get(database, "\n")).join(parts)
 
 
 def migrate(database: Database, progress: Callable[[str], None] = lambda _: None) -> list[str]:

@@ -39,7 +39,12 @@ def release(
 
     def work(session: Session) -> set[str]:
         free = {row[0] for row in session.fetch("release_jobs", job_rows, only_unstarted=int(only_unstarted), **guard)}
-        run_rows = [_run_row(one, one.job_id in free) for one in ordered]
+        run_rows = [
+            (run_id, claim_id, fence, job_id in free, end.state, _via(end.state), end.reason, end.retry_seconds)
+            + (end.failures, end.lost_leases, _bounded(end.error, _LONGEST_ERROR))
+            + (_bounded(end.traceback, _LONGEST_TRACEBACK),)
+            for job_id, run_id, claim_id, fence, end in ordered
+        ]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
         if only_unstarted:
             # An overlapping run that has begun goes on by itself, but its job is free.
@@ -51,24 +56,6 @@ def release(
         return {row[0] for row in session.fetch("read_endings", rows)} or None
 
     return database.write(work, settle)
-
-
-def _run_row(one: Release, released: bool) -> tuple[object, ...]:
-    ending = one.ending
-    return (
-        one.run_id,
-        one.claim_id,
-        one.fence,
-        released,
-        ending.state,
-        _via(ending.state),
-        ending.reason,
-        ending.retry_seconds,
-        ending.failures,
-        ending.lost_leases,
-        _bounded(ending.error, _LONGEST_ERROR),
-        _bounded(ending.traceback, _LONGEST_TRACEBACK),
-    )
 
 
 @cache  # ten states

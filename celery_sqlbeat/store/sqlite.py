@@ -109,7 +109,7 @@ class SqliteSession:
         scalars["now"] = self._now or text_of(self._clock())
         values = [_scalar(scalars[key]) for key in wanted]
         if rows is not None:
-            values.extend(_flat(block, rows))
+            values += _flat(block, rows)
         cursor = self._connection.execute(text, values)
         found: list[Row] = cursor.fetchall()
         if found:
@@ -214,13 +214,12 @@ def _prepared(block: Block, count: int) -> tuple[str, tuple[str, ...]]:
     return text, tuple(scalars)
 
 
-def _flat(block: Block, rows: Rows) -> Iterator[Any]:
-    if not block.instants:
-        return itertools.chain.from_iterable(rows)
-    columns: list[Any] = list(zip(*rows, strict=True))
+def _flat(block: Block, rows: Rows) -> list[Any]:
+    values = list(itertools.chain.from_iterable(rows))
     for at in block.instants:
-        columns[at] = [text_of(value) if isinstance(value, datetime) else value for value in columns[at]]
-    return itertools.chain.from_iterable(zip(*columns, strict=True))
+        column = slice(at, None, len(block.columns))
+        values[column] = [text_of(value) for value in values[column]]
+    return values
 
 
 def _scalar(value: Any) -> Any:

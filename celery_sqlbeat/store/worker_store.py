@@ -1,12 +1,13 @@
 """What a worker does to the database: start, extend, finish. It cannot claim."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.run_store import Release, release
-from celery_sqlbeat.store.session import Row, Session
+from celery_sqlbeat.store.session import Session
 
 
 class SqlWorkerStore:
@@ -22,7 +23,7 @@ class SqlWorkerStore:
 
         Asking twice with the same start id gives the same answer, so a lost reply is no lost start.
         """
-        rows = sorted(requests)
+        rows = sorted(requests, key=itemgetter(0))
         if not rows:
             return {}
         scope = {"namespace": self._namespace, "worker": self._worker}
@@ -30,7 +31,7 @@ class SqlWorkerStore:
         def work(session: Session) -> dict[str, StartedRun]:
             won = {row[0]: row[1:] for row in session.fetch("start_jobs", rows, **scope)}
             candidates = [(*row, *won.get(row.run_id, (None, None))) for row in rows]
-            return {row[0]: _started(row) for row in session.fetch("start_runs", candidates, **scope)}
+            return {row[0]: StartedRun._make(row) for row in session.fetch("start_runs", candidates, **scope)}
 
         return self._database.write(work)
 
@@ -50,8 +51,3 @@ class SqlWorkerStore:
         """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""
         releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run, ending in outcomes]
         return {one.run_id for one in releases} - release(self._database, releases)
-
-
-def _started(row: Row) -> StartedRun:
-    *facts, exclusive = row
-    return StartedRun._make((*facts, bool(exclusive)))

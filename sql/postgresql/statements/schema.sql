@@ -2,7 +2,11 @@
 
 -- name: migration_lock
 -- One migration at a time in this schema of this database; the lock ends with the transaction.
-SELECT pg_advisory_xact_lock(hashtext('celery_sqlbeat migrations'), hashtext(current_schema()));
+-- A migration of large tables may take long, and the others wait for it.
+SELECT
+    set_config('statement_timeout', '0', true),
+    set_config('lock_timeout', '600s', true),
+    pg_advisory_xact_lock(hashtext('celery_sqlbeat migrations'), hashtext(current_schema()));
 
 -- name: create_migrations_table
 CREATE TABLE IF NOT EXISTS SchemaMigrations (
@@ -21,4 +25,4 @@ SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
 
 -- name: note_migration
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-VALUES (:number, :name, :checksum, statement_timestamp());
+VALUES (:number, :name, :checksum, clock_timestamp());

@@ -37,19 +37,19 @@ WHERE
         )
         OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL)
     )
-RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt;
+RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt AS Published;
 
 -- name: start_runs
--- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer, job_fence bigint, published_at timestamptz
--- `job_fence` is that of the job where start_jobs won it, NULL elsewhere: then only an overlapping run may begin.
+-- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer, job_fence bigint, published timestamptz
+-- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only an overlapping run may begin.
 -- A missing row: stale or a duplicate.
-WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published_at) AS (:rows)
+WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (:rows)
 
 UPDATE JobRuns SET
     State = 'running',
     PriorState = CASE WHEN JobRuns.State = 'running' THEN JobRuns.PriorState ELSE JobRuns.State END,
     Fence = coalesce(p.job_fence, JobRuns.Fence),
-    PublishedAt = coalesce(JobRuns.PublishedAt, p.published_at),
+    PublishedAt = coalesce(JobRuns.PublishedAt, p.published),
     StartedBy = :worker,
     StartId = p.start_id,
     StartedAt = coalesce(JobRuns.StartedAt, statement_timestamp()),

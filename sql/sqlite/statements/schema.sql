@@ -16,4 +16,5 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'SchemaMigrations';
 SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
 
 -- name: note_migration
-INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt) VALUES (:number, :name, :checksum, :now);
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+VALUES (:number, :name, :checksum, strftime('%Y-%m-%d %H:%M:%f000', 'now'));

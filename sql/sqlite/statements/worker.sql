@@ -37,19 +37,19 @@ WHERE
         )
         OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL)
     )
-RETURNING RunId, Fence, PublishedAt;
+RETURNING RunId, Fence, PublishedAt AS Published;
 
 -- name: start_runs
--- rows: run_id, claim_id, fence, start_id, celery_retries, job_fence, published_at
--- `job_fence` is that of the job where start_jobs won it, NULL elsewhere: then only an overlapping run may begin.
+-- rows: run_id, claim_id, fence, start_id, celery_retries, job_fence, published
+-- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only an overlapping run may begin.
 -- A missing row: stale or a duplicate.
-WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published_at) AS (:rows)
+WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (:rows)
 
 UPDATE JobRuns SET
     State = 'running',
     PriorState = CASE WHEN JobRuns.State = 'running' THEN JobRuns.PriorState ELSE JobRuns.State END,
     Fence = coalesce(p.job_fence, JobRuns.Fence),
-    PublishedAt = coalesce(JobRuns.PublishedAt, p.published_at),
+    PublishedAt = coalesce(JobRuns.PublishedAt, p.published),
     StartedBy = :worker,
     StartId = p.start_id,
     StartedAt = coalesce(JobRuns.StartedAt, :now),

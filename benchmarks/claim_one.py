@@ -1,0 +1,73 @@
+"""The time and memory of claiming one due job, with few and with many jobs in the table. Each size in its own process."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.places import Place
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.lifecycle import given_back
+from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.policy import Policies
+
+CLAIMS = 400
+
+_FILL = {
+    "sqlite": "INSERT INTO Jobs (JobName, TaskName, Schedule, NextRunTime) "
+    "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs}) "
+    "SELECT 'job-' || i, 'app.task', 'every 1h', CASE WHEN i = 1 THEN '2020-01-01 00:00:00.000000' "
+    "ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now', '+' || (i % 100000 + 86400) || ' seconds') END FROM n",
+    "postgresql": "INSERT INTO Jobs (JobName, TaskName, Schedule, NextRunTime) "
+    "SELECT 'job-' || i, 'app.task', 'every 1h', CASE WHEN i = 1 THEN timestamptz '2020-01-01 UTC' "
+    "ELSE clock_timestamp() + (i % 100000 + 86400) * interval '1 second' END FROM generate_series(1, {jobs}) AS i",
+}
+
+
+class Cost(NamedTuple):
+    """Of one claim in one process."""
+
+    microseconds: float
+    megabytes: float
+
+
+def measure(place: Place, jobs: int) -> Cost:
+    """Fill the table, then claim in a process that knows nothing of that."""
+    place.by_hand(_FILL[place.dialect().name].format(jobs=jobs))
+    printed = subprocess.run(
+        [sys.executable, "-m", "benchmarks.claim_one", place.url], check=True, capture_output=True, text=True
+    ).stdout
+    return Cost(**json.loads(printed))
+
+
+def _claim_again_and_again(url: str) -> Cost:
+    store = Place(url).store()
+    beat, worker = store.for_beat("bench"), store.for_worker("bench")
+    planner = Planner(Rules(Policies(), "UTC", 120.0, 3))
+    seconds = []
+    for number in range(CLAIMS):
+        begun = time.perf_counter()
+        claims = beat.claim(planner, 500, 15.0).claims
+        seconds.append(time.perf_counter() - begun)
+        if len(claims) != 1:
+            raise AssertionError(f"{len(claims)} jobs were due, so this is no measurement")
+        # Back to the queue of due jobs, through the door that a worker uses.
+        (run,) = worker.start(
+            [StartRequest(claims[0].run_id, claims[0].claim_id, claims[0].fence, claims[0].claim_id, 0)]
+        ).values()
+        worker.finish([(run, given_back(f"round {number}"))])
+    return Cost(1e6 * median(seconds[CLAIMS // 4 :]), _megabytes())
+
+
+def _megabytes() -> float:
+    """The most that this process had in memory. (ru_maxrss would count what its parent had before the exec.)"""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    print(json.dumps(_claim_again_and_again(sys.argv[1])._asdict()))

@@ -1,0 +1,90 @@
+"""The rate of full cycles (claim, mark published, start, success) against the same statements issued bare."""
+
+import gc
+import time
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.places import Place, Statement
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.lifecycle import after_success
+from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.policy import Policies
+from celery_sqlbeat.store import Store
+
+JOBS = 10_000
+BATCH = 500
+ROUNDS = 5  # after one to warm up
+
+_DUE = {
+    "sqlite": "UPDATE Jobs SET NextRunTime = strftime('%Y-%m-%d %H:%M:%f000', 'now', '-1 second')",
+    "postgresql": "UPDATE Jobs SET NextRunTime = clock_timestamp() - interval '1 second'",
+}
+_FILL = {
+    "sqlite": "INSERT INTO Jobs (Id, JobName, TaskName, Schedule, Args) "
+    "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs}) "
+    "SELECT printf('%08x-0000-4000-8000-%012x', (i * 2654435761) % 4294967296, i), "
+    "'job-' || i, 'app.task', 'every 60s', '[1, 2]' FROM n",
+    "postgresql": "INSERT INTO Jobs (Id, JobName, TaskName, Schedule, Args) "
+    "SELECT (lpad(to_hex((i * 2654435761) % 4294967296), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, "
+    "'job-' || i, 'app.task', 'every 60s', '[1, 2]' FROM generate_series(1::bigint, {jobs}) AS i",
+}
+
+
+class Rates(NamedTuple):
+    """Cycles a second."""
+
+    store: float
+    bare: float
+
+    @property
+    def ratio(self) -> float:
+        """What of the bare rate is left."""
+        return self.store / self.bare
+
+
+def measure(place: Place, twin: Place) -> Rates:
+    """Measure the store on one place, then the statements it issued there on the driver alone on an equal one."""
+    rounds: list[list[Statement]] = []
+    database = place.dialect().name
+    for one in (place, twin):
+        one.by_hand(_FILL[database].format(jobs=JOBS))
+    store, store_seconds = place.store(), []
+    for _ in range(ROUNDS + 1):
+        place.by_hand(_DUE[database])
+        place.recording = []
+        store_seconds.append(_seconds_of_cycles(store))
+        rounds.append(place.recording)
+        place.recording = None
+    store.close()
+    bare, bare_seconds = twin.bare(), []
+    for statements in rounds:
+        twin.by_hand(_DUE[database])
+        begun = time.perf_counter()
+        for statement in statements:
+            bare(statement)
+        bare_seconds.append(time.perf_counter() - begun)
+    return Rates(JOBS / median(store_seconds[1:]), JOBS / median(bare_seconds[1:]))
+
+
+def _seconds_of_cycles(store: Store) -> float:
+    beat, worker, ids = store.for_beat("bench"), store.for_worker("bench"), Ids()
+    planner = Planner(Rules(Policies(), "UTC", 120.0, 3), ids)
+    success, done = after_success(), 0
+    gc.collect()
+    begun = time.perf_counter()
+    while done < JOBS:
+        claims = beat.claim(planner, BATCH, 15.0).claims
+        marked = beat.mark_published([(claim, claim.lease_seconds) for claim in claims])
+        requests = [
+            StartRequest(claim.run_id, claim.claim_id, claim.fence, start_id, 0)
+            for claim, start_id in zip(claims, ids.claim_ids(len(claims)), strict=True)
+        ]
+        started = worker.start(requests)
+        lost = worker.finish([(run, success) for run in started.values()])
+        if not len(claims) == len(marked) == len(started) == BATCH or lost:
+            raise AssertionError("a cycle was not complete, so this is no measurement")
+        done += len(claims)
+    return time.perf_counter() - begun

@@ -1,0 +1,122 @@
+"""Databases to measure on, made for the purpose and removed afterwards, and a way to record what the driver is told."""
+
+import os
+import secrets
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Dialect
+from celery_sqlbeat.store.sqlite import Sqlite
+from celery_sqlbeat.url import database_url
+
+POSTGRESQL = os.environ.get("SQLBEAT_TEST_POSTGRESQL", "postgresql://postgres@127.0.0.1:5432/postgres")
+
+Statement = tuple[str, Any]
+
+
+class Place:
+    """One empty, migrated database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.recording: list[Statement] | None = None
+
+    def dialect(self, statement_timeout: float = 5.0) -> Dialect:
+        """A dialect whose statements go to `recording` while that is a list."""
+        url = database_url(self.url)
+        if url.database == "sqlite":
+            return Sqlite(
+                url, statement_timeout, connect=lambda *args, **kw: sqlite3.connect(*args, factory=self._sqlite(), **kw)
+            )
+        from celery_sqlbeat.store.postgresql import Postgresql
+
+        return Postgresql(url, statement_timeout, connect=self._postgresql().connect)
+
+    def store(self) -> Store:
+        """A store on this place."""
+        return Store(Database(self.dialect()))
+
+    def by_hand(self, text: str) -> None:
+        """Run a statement outside of the measurement; it may take long."""
+        session = self.dialect(statement_timeout=600.0).connect()
+        session.script(text)
+        session.close()
+
+    def bare(self) -> Callable[[Statement], None]:
+        """What runs a recorded statement on the driver alone, on a connection with the store's own settings."""
+        connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
+        execute = super(type(connection), connection).execute
+
+        def run(statement: Statement) -> None:
+            cursor = execute(*statement)
+            if cursor.description is not None:
+                cursor.fetchall()
+
+        return run
+
+    def _sqlite(self) -> type[sqlite3.Connection]:
+        place = self
+
+        class Recorded(sqlite3.Connection):
+            def execute(self, text: str, values: Any = (), /) -> sqlite3.Cursor:
+                if place.recording is not None:
+                    place.recording.append((text, values))
+                return super().execute(text, values)
+
+        return Recorded
+
+    def _postgresql(self) -> Any:
+        import psycopg
+
+        place = self
+
+        class Recorded(psycopg.Connection[Any]):
+            def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+                if place.recording is not None:
+                    place.recording.append((query, params))
+                return super().execute(query, params, **options)
+
+        return Recorded
+
+
+@contextmanager
+def sqlite_place() -> Iterator[Place]:
+    """A file in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="sqlbeat-bench-") as folder:
+        place = Place(f"sqlite:///{Path(folder) / 'bench.db'}")
+        place.store().migrate()
+        yield place
+
+
+@contextmanager
+def postgresql_place() -> Iterator[Place]:
+    """A database of its own on the server of the tests."""
+    import psycopg
+
+    name = f"sqlbeat_bench_{secrets.token_hex(4)}"
+    with psycopg.connect(POSTGRESQL, autocommit=True) as administrator:
+        administrator.execute(f"CREATE DATABASE {name}")
+        try:
+            place = Place(POSTGRESQL.rpartition("/")[0] + f"/{name}")
+            place.store().migrate()
+            yield place
+        finally:
+            administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def postgresql_answers() -> bool:
+    """Whether there is a PostgreSQL server to measure on."""
+    try:
+        import psycopg
+
+        psycopg.connect(POSTGRESQL, connect_timeout=3).close()
+    except Exception as error:
+        print(f"PostgreSQL is left out: {' '.join(str(error).split())}")
+        return False
+    return True
