@@ -5,7 +5,7 @@ from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from celery_sqlbeat.lifecycle import FAILED, RUNNING, Ending, prior_state
+from celery_sqlbeat.lifecycle import FAILED, RUNNING, TRANSITIONS, Ending
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Session
 
@@ -61,7 +61,7 @@ def release(
 @cache  # ten states
 def _via(state: str) -> str | None:
     """The state on the way, where a run cannot get to its end directly."""
-    return FAILED if prior_state(RUNNING, state) == FAILED else None
+    return FAILED if (RUNNING, state) not in TRANSITIONS and (FAILED, state) in TRANSITIONS else None
 
 
 def _bounded(text: str | None, longest: int) -> str | None:
