@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: test lint docs clean
+.PHONY: test lint bench docs clean
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)
@@ -17,6 +17,9 @@ lint: $(INSTALLED)
 	$(BIN)/sqlfluff lint --dialect sqlite --ignore parsing sql/sqlite
 	$(BIN)/sqlfluff lint --dialect postgres sql/postgresql
 	test ! -d sql/mssql || $(BIN)/sqlfluff lint --dialect tsql sql/mssql
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -28,7 +28,8 @@ _FILL = {
     "SELECT printf('%08x-0000-4000-8000-%012x', (i * 2654435761) % 4294967296, i), "
     "'job-' || i, 'app.task', 'every 60s', '[1, 2]' FROM n",
     "postgresql": "INSERT INTO Jobs (Id, JobName, TaskName, Schedule, Args) "
-    "SELECT (lpad(to_hex((i * 2654435761) % 4294967296), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, "
+    "SELECT (lpad(to_hex((i * 2654435761) % 4294967296), 8, '0') || '-0000-4000-8000-' "
+    "|| lpad(to_hex(i), 12, '0'))::uuid, "
     "'job-' || i, 'app.task', 'every 60s', '[1, 2]' FROM generate_series(1::bigint, {jobs}) AS i",
 }
 

@@ -51,7 +51,7 @@ class Place:
     def bare(self) -> Callable[[Statement], None]:
         """What runs a recorded statement on the driver alone, on a connection with the store's own settings."""
         connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
-        execute = super(type(connection), connection).execute
+        execute = super(type(connection), connection).execute  # type: ignore[misc]  # past the recording
 
         def run(statement: Statement) -> None:
             cursor = execute(*statement)

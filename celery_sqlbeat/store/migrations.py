@@ -12,7 +12,6 @@ from celery_sqlbeat.store.session import Session
 from celery_sqlbeat.store.statements import load, sql_folder
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
-_PARAMETER = re.compile(r"[:@](number|name|checksum)\b")
 _SEPARATORS = {"mssql": "\nGO\n\n"}  # sqlcmd and SSMS run a script batch by batch
 
 
@@ -48,8 +47,13 @@ def creation_script(database: str) -> str:
     blocks = load(database)
     parts = [blocks["create_migrations_table"].text + ";\n"]
     for one in migrations(database):
-        facts = {"number": str(one.number), "name": f"'{one.name}'", "checksum": f"'{one.checksum}'"}
-        note = _PARAMETER.sub(lambda match, facts=facts: facts[match[1]], blocks["note_migration"].text)
+        note = blocks["note_migration"].text
+        for fact, literal in (
+            ("number", f"{one.number}"),
+            ("name", f"'{one.name}'"),
+            ("checksum", f"'{one.checksum}'"),
+        ):
+            note = re.sub(rf"[:@]{fact}\b", literal, note)
         parts += [one.text, note + ";\n"]
     return (_SEPARATORS.get(database, "\n")).join(parts)
 

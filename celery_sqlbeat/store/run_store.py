@@ -40,9 +40,20 @@ def release(
     def work(session: Session) -> set[str]:
         free = {row[0] for row in session.fetch("release_jobs", job_rows, only_unstarted=int(only_unstarted), **guard)}
         run_rows = [
-            (run_id, claim_id, fence, job_id in free, end.state, _via(end.state), end.reason, end.retry_seconds)
-            + (end.failures, end.lost_leases, _bounded(end.error, _LONGEST_ERROR))
-            + (_bounded(end.traceback, _LONGEST_TRACEBACK),)
+            (
+                run_id,
+                claim_id,
+                fence,
+                job_id in free,
+                end.state,
+                _via(end.state),
+                end.reason,
+                end.retry_seconds,
+                end.failures,
+                end.lost_leases,
+                _bounded(end.error, _LONGEST_ERROR),
+                _bounded(end.traceback, _LONGEST_TRACEBACK),
+            )
             for job_id, run_id, claim_id, fence, end in ordered
         ]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
