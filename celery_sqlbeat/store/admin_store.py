@@ -9,50 +9,43 @@ from datetime import datetime, timezone
 from celery_sqlbeat.lifecycle import CANCELLED, Ending
 from celery_sqlbeat.model import MANUAL, GapRecord, JobDraft, JobRecord, RunRecord
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.protocol import FIRST_ID, LAST_ID
 from celery_sqlbeat.store.run_store import Release, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
-LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
 
 
 class SqlAdminStore:
-    """The part of the store that an administrator needs, for one namespace."""
+    """The AdminStore of one namespace in a SQL database."""
 
     def __init__(self, database: Database, namespace: str) -> None:
         self._database = database
         self._namespace = namespace
 
     def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
-        """Add jobs; returns the names added. The others are there already and stay as they are."""
         return {row[0] for row in self._change("insert_jobs", drafts)} if drafts else set()
 
     def update_job(self, draft: JobDraft, version: int, reschedule: bool) -> int | None:
-        """Change a job that is still at this version; returns the new version, or None on a conflict."""
         facts = draft._asdict()
         del facts["enabled"]
         return _version(self._change("update_job", version=version, reschedule=int(reschedule), **facts))
 
     def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
-        """The jobs of these names, by name."""
         rows = [(name,) for name in names]
         found = self._database.read("read_jobs", rows, namespace=self._namespace) if rows else []
         return {row[1]: JobRecord._make(row) for row in found}
 
     def list_jobs(self, page_size: int, after_name: str = "") -> list[JobRecord]:
-        """A page of jobs, by name."""
         rows = self._database.read("list_jobs", namespace=self._namespace, after_name=after_name, page_size=page_size)
         return [JobRecord._make(row) for row in rows]
 
     def pause(self, job_name: str, reason: str) -> int | None:
-        """Pause a job; returns the new version, or None where there is nothing to pause."""
         return _version(self._change("pause_job", job_name=job_name, reason=reason))
 
     def resume(
         self, job_name: str, version: int, next_run_time: datetime | None, gap: GapRecord | None = None
     ) -> int | None:
-        """Resume a paused job at a slot, with the record of those skipped; None on a conflict."""
 
         def work(session: Session) -> list[Row]:
             found = session.fetch(
@@ -70,11 +63,9 @@ class SqlAdminStore:
         return _version(self._database.write(work))
 
     def add_slot(self, run_id: str, job_id: str) -> bool:
-        """Add one extra slot, due now; False where the job is gone."""
         return bool(self._change("insert_outbox", [(run_id, job_id, MANUAL, None, 1, "new")]))
 
     def replay(self, letters: Sequence[tuple[str, RunRecord]]) -> set[str]:
-        """Give dead letters a new attempt under new run ids; returns the new ids. One letter is replayed once."""
         if not letters:
             return set()
 
@@ -93,7 +84,6 @@ class SqlAdminStore:
         return self._database.write(work)
 
     def delete(self, job_name: str, force: bool = False) -> bool:
-        """Delete a job once its run has ended, or at once with `force`, which cancels the run."""
 
         def work(session: Session) -> bool:
             found = session.fetch("request_delete", namespace=self._namespace, job_name=job_name)
@@ -108,38 +98,31 @@ class SqlAdminStore:
         return self._database.write(work)
 
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
-        """Cancel the run that holds a job; its worker stops the task when it next extends the lease."""
         held = self._database.read("read_holding", namespace=self._namespace, job_name=job_name)
         ending = Ending(CANCELLED, reason)
         releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
         return bool(release(self._database, releases))
 
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
-        """A page of the history, newest first."""
         return self._run_records("list_runs", before_id=before_id, page_size=page_size)
 
-    def job_runs(self, job_id: str, page_size: int, before: datetime = LAST_INSTANT) -> list[RunRecord]:
-        """A page of one job's history, latest slot first."""
-        return self._run_records("list_job_runs", job_id=job_id, before=before, page_size=page_size)
+    def job_runs(self, job_id: str, page_size: int, before: datetime | None = None) -> list[RunRecord]:
+        return self._run_records("list_job_runs", job_id=job_id, before=before or LAST_INSTANT, page_size=page_size)
 
     def run(self, run_id: str) -> RunRecord | None:
-        """One attempt."""
         found = self._run_records("read_run", [(run_id,)])
         return found[0] if found else None
 
     def dead(self, page_size: int, after_id: str = FIRST_ID) -> list[RunRecord]:
-        """A page of the dead letters, oldest first."""
         return self._run_records("list_dead", after_id=after_id, page_size=page_size)
 
     def purge_dead(self, run_ids: Iterable[str]) -> set[str]:
-        """Delete dead letters for good."""
         rows = [(run_id,) for run_id in run_ids]
         if not rows:
             return set()
         return {row[0] for row in self._database.fetch("purge_dead", rows, namespace=self._namespace)}
 
     def purge_history(self, keep_seconds: float, batch_size: int, after_id: str = FIRST_ID) -> tuple[int, str | None]:
-        """Delete a batch of ended runs; returns how many, and from which id to go on (None: nothing is left)."""
         rows = self._database.fetch(
             "purge_runs",
             namespace=self._namespace,
@@ -150,7 +133,6 @@ class SqlAdminStore:
         return len(rows), max(row[0] for row in rows) if len(rows) == batch_size else None
 
     def purge_nodes(self, keep_seconds: float) -> None:
-        """Forget nodes that were not alive for so long."""
         self._database.fetch("purge_nodes", namespace=self._namespace, keep_seconds=keep_seconds)
 
     def _change(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[Row]:

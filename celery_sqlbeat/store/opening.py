@@ -9,6 +9,7 @@ from celery_sqlbeat.store.admin_store import SqlAdminStore
 from celery_sqlbeat.store.beat_store import SqlBeatStore
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.node_store import SqlNodeStore
+from celery_sqlbeat.store.protocol import AdminStore, BeatStore, NodeStore, WorkerStore
 from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.sqlite import Sqlite
 from celery_sqlbeat.store.worker_store import SqlWorkerStore
@@ -22,19 +23,19 @@ class Store:
         self.database = database
         self.namespace = namespace
 
-    def for_beat(self, beat: str) -> SqlBeatStore:
+    def for_beat(self, beat: str) -> BeatStore:
         """What a beat of this name needs."""
         return SqlBeatStore(self.database, self.namespace, beat)
 
-    def for_worker(self, worker: str) -> SqlWorkerStore:
+    def for_worker(self, worker: str) -> WorkerStore:
         """What a worker of this name needs."""
         return SqlWorkerStore(self.database, self.namespace, worker)
 
-    def for_admin(self) -> SqlAdminStore:
+    def for_admin(self) -> AdminStore:
         """What an administrator needs."""
         return SqlAdminStore(self.database, self.namespace)
 
-    def nodes(self) -> SqlNodeStore:
+    def nodes(self) -> NodeStore:
         """Who is there, and whose store this is."""
         return SqlNodeStore(self.database, self.namespace)
 

@@ -11,7 +11,7 @@ from celery_sqlbeat.store.session import Session
 
 
 class SqlWorkerStore:
-    """The part of the store that a worker needs, for one namespace."""
+    """The WorkerStore of one namespace in a SQL database."""
 
     def __init__(self, database: Database, namespace: str, worker: str) -> None:
         self._database = database
@@ -19,10 +19,6 @@ class SqlWorkerStore:
         self._worker = worker
 
     def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
-        """Take over the leases of the runs that may begin, by run id; a run that is missing is stale or a duplicate.
-
-        Asking twice with the same start id gives the same answer, so a lost reply is no lost start.
-        """
         rows = sorted(requests, key=itemgetter(0))
         if not rows:
             return {}
@@ -36,7 +32,6 @@ class SqlWorkerStore:
         return self._database.write(work)
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> set[str]:
-        """Extend leases by so many seconds from now; returns the run ids of those that are lost."""
         ordered = sorted(held, key=lambda one: one[0].run_id)
         leased = [(r.job_id, r.run_id, r.claim_id, r.fence, seconds) for r, seconds in ordered if r.exclusive]
         overlapping = [(r.run_id, r.claim_id, r.fence, seconds) for r, seconds in ordered if not r.exclusive]
@@ -48,6 +43,5 @@ class SqlWorkerStore:
         return {run.run_id for run, _ in held} - kept
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
-        """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""
         releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run, ending in outcomes]
         return {one.run_id for one in releases} - release(self._database, releases)

@@ -1,0 +1,195 @@
+"""What beats, workers and administrators may ask of a store, in three narrow parts. Every kind of database keeps to it.
+
+A miss is an absence in the answer, not an exception. DatabaseAway is raised where trying again later may help.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from celery_sqlbeat.lifecycle import Ending
+from celery_sqlbeat.model import (
+    Attempt,
+    Claim,
+    DueJob,
+    GapRecord,
+    HeldLease,
+    JobDraft,
+    JobRecord,
+    LooseRow,
+    Mend,
+    Node,
+    Plan,
+    Quarantine,
+    RunRecord,
+    SeenNode,
+    StartedRun,
+    StartRequest,
+)
+
+Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
+
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+
+class Claimed(NamedTuple):
+    """The outcome of one claim: what this beat now holds, the whole plan, and how many rows were looked at."""
+
+    claims: list[Claim]
+    plan: Plan
+    looked_at: int
+
+
+class Wake(NamedTuple):
+    """The earliest instants at which some beat has something to do, by the server's clock, and the change counter."""
+
+    now: datetime
+    due_at: datetime | None
+    lease_ends_at: datetime | None
+    planned_at: datetime | None
+    held_ends_at: datetime | None
+    outbox_at: datetime | None
+    changes: int
+
+    def earliest(self) -> datetime | None:
+        """The first of them all."""
+        return min((at for at in self[1:6] if at is not None), default=None)
+
+
+class BeatStore(Protocol):
+    """What a beat needs. It cannot finish a run."""
+
+    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
+        """Claim a batch of due jobs; `plan` says, between reading and writing, what becomes of each row."""
+
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> set[str]:
+        """Record what the broker confirmed, with the seconds that each may stay queued.
+
+        Returns the run ids marked; the others were started or lost meanwhile, and neither is moved backwards.
+        """
+
+    def mark_dispatched(self, claims: Iterable[Claim]) -> set[str]:
+        """Record slots that were fired and forgotten: their jobs go on at once."""
+
+    def give_back(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        """Give back what was not published for certain, unless a worker has started it meanwhile."""
+
+    def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
+        """Leases that ended so long ago or longer, of leased and of overlapping runs."""
+
+    def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
+        """Take ended leases from their holders; those that were extended meanwhile are left alone."""
+
+    def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
+        """Give queued slots a later deadline; the run ids returned are this beat's to publish again."""
+
+    def free_strays(self, lock_seconds: float) -> list[str]:
+        """Free locks that stand for no run; returns the names of the jobs that are free again."""
+
+    def next_wake(self, code_keys: Sequence[str] = ()) -> Wake:
+        """When some beat has something to do."""
+
+    def changes(self) -> int:
+        """The counter that grows with every change made through this package."""
+
+    def loose_rows(self, batch_size: int, after_id: str = FIRST_ID) -> list[LooseRow]:
+        """Rows that need attention: without a next run, in another form of time, in quarantine, to be deleted."""
+
+    def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> set[str]:
+        """Write what was found out about loose rows; those that changed meanwhile are left for the next look."""
+
+    def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
+        """Delete the jobs whose deletion was asked for and whose run has ended."""
+
+
+class WorkerStore(Protocol):
+    """What a worker needs. It cannot claim."""
+
+    def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
+        """Take over the leases of the runs that may begin, by run id; a run that is missing is stale or a duplicate.
+
+        Asking twice with the same start id gives the same answer, so a lost reply is no lost start.
+        """
+
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> set[str]:
+        """Extend leases by so many seconds from now; returns the run ids of those that are lost."""
+
+    def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
+        """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""
+
+
+class AdminStore(Protocol):
+    """What an administrator needs. Every change bumps the change counter, so that beats notice it."""
+
+    def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
+        """Add jobs; returns the names added. The others are there already and stay as they are."""
+
+    def update_job(self, draft: JobDraft, version: int, reschedule: bool) -> int | None:
+        """Change a job that is still at this version; returns the new version, or None on a conflict."""
+
+    def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
+        """The jobs of these names, by name."""
+
+    def list_jobs(self, page_size: int, after_name: str = "") -> list[JobRecord]:
+        """A page of jobs, by name."""
+
+    def pause(self, job_name: str, reason: str) -> int | None:
+        """Pause a job; returns the new version, or None where there is nothing to pause."""
+
+    def resume(
+        self, job_name: str, version: int, next_run_time: datetime | None, gap: GapRecord | None = None
+    ) -> int | None:
+        """Resume a paused job at a slot, with the record of those skipped; None on a conflict."""
+
+    def add_slot(self, run_id: str, job_id: str) -> bool:
+        """Add one extra slot, due now; False where the job is gone."""
+
+    def delete(self, job_name: str, force: bool = False) -> bool:
+        """Delete a job once its run has ended, or at once with `force`, which cancels the run."""
+
+    def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
+        """Cancel the run that holds a job; its worker stops the task when it next extends the lease."""
+
+    def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
+        """A page of the history, newest first."""
+
+    def job_runs(self, job_id: str, page_size: int, before: datetime | None = None) -> list[RunRecord]:
+        """A page of one job's history, latest slot first."""
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """One attempt."""
+
+    def dead(self, page_size: int, after_id: str = FIRST_ID) -> list[RunRecord]:
+        """A page of the dead letters, oldest first."""
+
+    def replay(self, letters: Sequence[tuple[str, RunRecord]]) -> set[str]:
+        """Give dead letters a new attempt under new run ids; returns the new ids. One letter is replayed once."""
+
+    def purge_dead(self, run_ids: Iterable[str]) -> set[str]:
+        """Delete dead letters for good."""
+
+    def purge_history(self, keep_seconds: float, batch_size: int, after_id: str = FIRST_ID) -> tuple[int, str | None]:
+        """Delete a batch of ended runs; returns how many, and from which id to go on (None: nothing is left)."""
+
+    def purge_nodes(self, keep_seconds: float) -> None:
+        """Forget nodes that were not alive for so long."""
+
+
+class NodeStore(Protocol):
+    """Who is there, and whose store this is: what all three have in common."""
+
+    def note(self, node: Node) -> datetime:
+        """Say that this node is alive; returns the server's clock."""
+
+    def stop(self, node_id: str) -> None:
+        """Say that this node has stopped in order."""
+
+    def seen(self, memory_seconds: float) -> list[SeenNode]:
+        """The nodes that were alive within so many seconds."""
+
+    def clock(self) -> datetime:
+        """The server's clock."""
+
+    def identity(self) -> tuple[str, int]:
+        """The id that `init` gave to this store, and its epoch, which grows with every recovery."""
