@@ -162,6 +162,8 @@ def after_ended_lease(
     """
     if run.started:
         return after_lost_lease(run.lost_leases, max_lost_leases, counted=counted)
+    if run.state == RUNNING:  # it overlaps others under a lease of its own: only its job is to be freed
+        return Ending(DISPATCHED)
     if not run.published:
         return given_back("not published in time")
     if expired:

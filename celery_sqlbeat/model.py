@@ -27,8 +27,10 @@ class DueJob(NamedTuple):
     last_run_time: Any
     retry_at: Any
     fence: int
+    left_run_id: str | None
+    """The attempt that an unlocking by hand left behind."""
     run_id: str | None
-    """The attempt that waits for its retry, or that an unlocking by hand left behind."""
+    """The attempt that waits for its retry, or in the outbox."""
     extra: int
     """1 where this row stands for an attempt in the outbox, 0 where the schedule itself is due."""
     now: datetime

@@ -45,7 +45,7 @@ class Planner:
         run_ids, claim_ids = self._ids.run_ids(len(due)), self._ids.claim_ids(len(due))
         for job, run_id, claim_id in zip(due, run_ids, claim_ids, strict=True):
             try:
-                self._plan_one(plan, job, attempts.get(job.run_id) if job.run_id else None, run_id, claim_id)
+                self._plan_one(plan, job, attempts, run_id, claim_id)
             except Exception as error:
                 plan.quarantines.append(Quarantine(job.job_id, job.job_name, job.fence, _reason(error)))
         return plan
@@ -63,10 +63,17 @@ class Planner:
                     quarantines.append(Quarantine(row.job_id, row.job_name, row.fence, reason))
         return mends, quarantines
 
-    def _plan_one(self, plan: Plan, job: DueJob, prior: Attempt | None, run_id: str, claim_id: str) -> None:
+    def _plan_one(self, plan: Plan, job: DueJob, attempts: Mapping[str, Attempt], run_id: str, claim_id: str) -> None:
         definition = read_definition(job, self._rules)
-        if prior is not None and _is_orphan(job, prior):
-            plan.left.append(LeftAttempt(prior.run_id, not prior.advances, job.job_id))
+        prior = attempts.get(job.run_id) if job.run_id else None
+        left = attempts.get(job.left_run_id) if job.left_run_id else None
+        if left is not None and left.state in (lifecycle.CLAIMED, lifecycle.RUNNING):
+            if left.advances:
+                prior, job = left, job._replace(extra=0)  # the schedule's own slot; an extra one waits on in the outbox
+            else:
+                plan.left.append(LeftAttempt(left.run_id, True, job.job_id))
+        if prior is not None and (prior.state == lifecycle.RUNNING or (job.extra and prior.state == lifecycle.RETRY)):
+            plan.left.append(LeftAttempt(prior.run_id, False, job.job_id))
         if prior is None or prior.state in lifecycle.OUTCOMES or (not job.extra and not prior.advances):
             slot = self._fresh_slot(plan, job, definition)
         else:
@@ -130,15 +137,6 @@ class Planner:
         if first is None:
             raise FieldError("Schedule", row.schedule, "this never comes; write another one, or disable the job")
         return Mend(row.job_id, row.fence, first, retry_at)
-
-
-def _is_orphan(job: DueJob, prior: Attempt) -> bool:
-    """Somebody unlocked the job by hand while this attempt was under way; or it is an outbox row's own turn."""
-    if job.extra:
-        return prior.state == lifecycle.RETRY
-    return prior.state in (lifecycle.CLAIMED, lifecycle.RUNNING) and (
-        prior.state == lifecycle.RUNNING or not prior.advances
-    )
 
 
 def _continued_slot(plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> Slot:

@@ -1,53 +1,25 @@
 """What a beat does to the database: claim, mark, give back, take over what ended, and ask when to wake."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 from celery_sqlbeat.lifecycle import DISPATCHED, Ending, given_back
-from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan
+from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan, Quarantine
 from celery_sqlbeat.store.database import Conflict, Database
+from celery_sqlbeat.store.protocol import FIRST_ID, Claimed, Plans, Wake
 from celery_sqlbeat.store.run_store import Release, release
 from celery_sqlbeat.store.session import Session
 
-Planner = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
-
-
-class Claimed(NamedTuple):
-    """The outcome of one claim: what this beat now holds, and how many rows were looked at."""
-
-    claims: list[Claim]
-    plan: Plan
-    looked_at: int
-
-
-class Wake(NamedTuple):
-    """The earliest instants at which some beat has something to do, by the server's clock."""
-
-    now: datetime
-    due_at: datetime | None
-    lease_ends_at: datetime | None
-    planned_at: datetime | None
-    held_ends_at: datetime | None
-    outbox_at: datetime | None
-    changes: int
-
-    def earliest(self) -> datetime | None:
-        """The first of them all."""
-        return min((at for at in self[1:6] if at is not None), default=None)
-
 
 class SqlBeatStore:
-    """The part of the store that a beat needs, for one namespace."""
+    """The BeatStore of one namespace in a SQL database."""
 
     def __init__(self, database: Database, namespace: str, beat: str) -> None:
         self._database = database
         self._namespace = namespace
         self._beat = beat
 
-    def claim(self, plan: Planner, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
-        """Claim a batch of due jobs; `plan` says, between reading and writing, what becomes of each row."""
+    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
         attempted: list[Claimed] = []
 
         def work(session: Session, renumbered: bool = False) -> Claimed:
@@ -75,23 +47,16 @@ class SqlBeatStore:
             return self._database.write(lambda session: work(session, renumbered=True), settle)
 
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> set[str]:
-        """Record what the broker confirmed, with the seconds that each may stay queued.
-
-        Returns the run ids marked; the others were started or lost meanwhile, and neither is moved backwards.
-        """
         rows = [(c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in published]
         return {row[0] for row in self._database.fetch("mark_published", sorted(rows, key=_by_run))} if rows else set()
 
     def mark_dispatched(self, claims: Iterable[Claim]) -> set[str]:
-        """Record slots that were fired and forgotten: their jobs go on at once."""
         return self._release_claims(claims, Ending(DISPATCHED))
 
     def give_back(self, claims: Iterable[Claim], reason: str) -> set[str]:
-        """Give back what was not published for certain, unless a worker has started it meanwhile."""
         return self._release_claims(claims, given_back(reason))
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
-        """Leases that ended so long ago or longer, of leased and of overlapping runs."""
         scope = {"namespace": self._namespace, "grace_seconds": grace_seconds, "batch_size": batch_size}
         found = [HeldLease._make(row) for row in self._database.read("read_ended", **scope)]
         if len(found) < batch_size:
@@ -100,46 +65,44 @@ class SqlBeatStore:
         return found
 
     def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
-        """Take ended leases from their holders; those that were extended meanwhile are left alone."""
         releases = [Release(lease.job_id, lease.run_id, lease.claim_id, lease.fence, end) for lease, end in endings]
         return release(self._database, releases, only_ended=True, grace_seconds=grace_seconds)
 
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
-        """Give queued slots a later deadline; the run ids returned are this beat's to publish again."""
-        rows = [(w.job_id, w.run_id, w.claim_id, w.fence, seconds) for w, seconds in waiting]
+        rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
         if not rows:
             return set()
         return {row[0] for row in self._database.fetch("extend_queued", sorted(rows, key=_by_run), beat=self._beat)}
 
     def free_strays(self, lock_seconds: float) -> list[str]:
-        """Free locks that stand for no run; returns the names of the jobs that are free again."""
         found = self._database.fetch("free_strays", namespace=self._namespace, lock_seconds=lock_seconds)
         return [name for _, name, locked_by in found if locked_by is None]
 
     def next_wake(self, code_keys: Sequence[str] = ()) -> Wake:
-        """When some beat has something to do."""
         rows = self._database.read("read_next", namespace=self._namespace, code_keys=list(code_keys))
         return Wake._make(rows[0])
 
     def changes(self) -> int:
-        """The counter that grows with every change made through this package."""
         rows = self._database.read("read_changes", namespace=self._namespace)
         return int(rows[0][0]) if rows else 0
 
-    def loose_rows(self, batch_size: int, after_id: str = "") -> list[LooseRow]:
-        """Rows that need attention: without a next run, in another form of time, in quarantine, to be deleted."""
+    def loose_rows(self, batch_size: int, after_id: str = FIRST_ID) -> list[LooseRow]:
         rows = self._database.read(
             "read_attention", namespace=self._namespace, batch_size=batch_size, after_id=after_id
         )
         return [LooseRow._make(row) for row in rows]
 
-    def mend(self, mends: Iterable[Mend]) -> set[str]:
-        """Write what was found out about loose rows; rows that changed meanwhile are left for the next look."""
-        rows = sorted(tuple(mend) for mend in mends)
-        return {row[0] for row in self._database.fetch("mend_jobs", rows)} if rows else set()
+    def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> set[str]:
+        done = set()
+        for block, rows in (
+            ("mend_jobs", sorted(tuple(mend) for mend in mends)),
+            ("quarantine_jobs", sorted((q.job_id, q.fence, q.reason) for q in quarantines)),
+        ):
+            if rows:
+                done |= {row[0] for row in self._database.fetch(block, rows)}
+        return done
 
     def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
-        """Delete the jobs whose deletion was asked for and whose run has ended."""
         rows = [(job_id,) for job_id in sorted(job_ids)]
         return {row[0] for row in self._database.fetch("delete_requested", rows)} if rows else set()
 
@@ -202,7 +165,7 @@ def _new_run(c: Claim) -> tuple[object, ...]:
 
 
 def _attempts(session: Session, due: Sequence[DueJob]) -> dict[str, Attempt]:
-    wanted = [(job.run_id,) for job in due if job.run_id is not None]
+    wanted = [(run_id,) for job in due for run_id in (job.left_run_id, job.run_id) if run_id is not None]
     return {row[0]: Attempt._make(row) for row in session.fetch("read_attempts", wanted)} if wanted else {}
 
 

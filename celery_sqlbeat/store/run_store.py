@@ -34,11 +34,15 @@ def release(
     if not releases:
         return set()
     ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
-    guard = {"only_ended": int(only_ended), "grace_seconds": grace_seconds}
+    guard = {
+        "only_unstarted": int(only_unstarted),
+        "only_ended": int(only_ended),
+        "grace_seconds": grace_seconds,
+    }
     job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
-        free = {row[0] for row in session.fetch("release_jobs", job_rows, only_unstarted=int(only_unstarted), **guard)}
+        free = {row[0] for row in session.fetch("release_jobs", job_rows, **guard)}
         run_rows = [
             (
                 run_id,
@@ -57,7 +61,7 @@ def release(
             for job_id, run_id, claim_id, fence, end in ordered
         ]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
-        if only_unstarted:
+        if only_unstarted or only_ended:
             # An overlapping run that has begun goes on by itself, but its job is free.
             closed |= {one.run_id for one in ordered if one.job_id in free}
         return closed

@@ -5,7 +5,7 @@
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    coalesce(RunId, RetryRunId) AS PriorRunId,
+    RunId AS LeftRunId, RetryRunId AS WaitingRunId,
     0 AS Extra, statement_timestamp() AS Now
 FROM Jobs
 WHERE
@@ -21,7 +21,7 @@ FOR UPDATE SKIP LOCKED;
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    r.RunId AS PriorRunId,
+    j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
     1 AS Extra, statement_timestamp() AS Now
 FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = r.JobId
@@ -124,17 +124,19 @@ WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id A
 
 -- name: leave_attempts
 -- rows: run_id uuid, again smallint
--- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox.
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox. Their holders have lost them.
 WITH p (run_id, again) AS (:rows)
 
 UPDATE JobRuns SET
     DueAt = CASE WHEN p.again = 1 THEN statement_timestamp() END,
-    State = CASE WHEN JobRuns.State = 'running' THEN 'retry' ELSE JobRuns.State END,
-    PriorState = CASE WHEN JobRuns.State = 'running' THEN 'running' ELSE JobRuns.PriorState END,
-    Reason = CASE WHEN JobRuns.State = 'running' THEN 'unlocked by hand' ELSE JobRuns.Reason END,
-    FinishedAt = coalesce(JobRuns.FinishedAt, statement_timestamp())
+    State = CASE JobRuns.State WHEN 'claimed' THEN 'scheduled' ELSE 'retry' END,
+    PriorState = CASE JobRuns.State WHEN 'retry' THEN JobRuns.PriorState ELSE JobRuns.State END,
+    Reason = CASE JobRuns.State WHEN 'retry' THEN JobRuns.Reason ELSE 'unlocked by hand' END,
+    FinishedAt = CASE WHEN JobRuns.State <> 'claimed' THEN coalesce(JobRuns.FinishedAt, statement_timestamp()) END,
+    HeldBy = NULL,
+    LeaseEndsAt = NULL
 FROM p
-WHERE JobRuns.RunId = p.run_id AND JobRuns.State IN ('retry', 'running');
+WHERE JobRuns.RunId = p.run_id AND JobRuns.State IN ('retry', 'running', 'claimed');
 
 -- name: insert_gaps
 -- rows: run_id uuid, job_id uuid, first timestamptz, last timestamptz, count bigint, reason text, attempt integer
@@ -222,9 +224,9 @@ WHERE
 LIMIT :batch_size;
 
 -- name: extend_queued
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, queued_seconds float8
--- A missing row: a worker started it, or another beat took it over.
-WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows)
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, republishes integer, queued_seconds float8
+-- A missing row: a worker started it, or another beat took it over or extended it first.
+WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows)
 
 UPDATE Jobs SET
     LockedBy = :beat,
@@ -235,7 +237,8 @@ UPDATE Jobs SET
 FROM p
 WHERE
     Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.LeaseEndsAt <= statement_timestamp()
+    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.Republishes = p.republishes
+    AND Jobs.LeaseEndsAt <= statement_timestamp()
 RETURNING Jobs.RunId;
 
 -- name: free_strays
@@ -305,7 +308,7 @@ SELECT
     CreatedAt, statement_timestamp() AS Now
 FROM Jobs
 WHERE
-    Namespace = :namespace AND LockedBy IS NULL AND (:after_id = '' OR Id > CAST(nullif(:after_id, '') AS uuid))
+    Namespace = :namespace AND LockedBy IS NULL AND Id > CAST(:after_id AS uuid)
     AND (
         Quarantine IS NOT NULL
         OR DeleteRequested = 1

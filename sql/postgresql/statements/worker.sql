@@ -12,7 +12,7 @@ r AS MATERIALIZED (
     WHERE
         r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Exclusive = 1
         -- A late start of a dispatched run raised the run's fence above that of its message.
-        AND r.Fence >= p.fence
+        AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
         AND r.State IN ('claimed', 'running', 'dispatched')
 )
 
@@ -35,7 +35,8 @@ WHERE
             -- One time only: the same question again, or a later retry by Celery itself.
             AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < r.celery_retries OR r.StartId = r.start_id)
         )
-        OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL)
+        -- Not where an unlocking by hand left a run behind: the row must not forget it.
+        OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL)
     )
 RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt AS Published;
 

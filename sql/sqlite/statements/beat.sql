@@ -5,7 +5,7 @@
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    coalesce(RunId, RetryRunId) AS PriorRunId,
+    RunId AS LeftRunId, RetryRunId AS WaitingRunId,
     0 AS Extra, :now AS Now
 FROM Jobs
 WHERE
@@ -20,7 +20,7 @@ LIMIT :batch_size;
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    r.RunId AS PriorRunId,
+    j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
     1 AS Extra, :now AS Now
 FROM JobRuns AS r
 CROSS JOIN Jobs AS j ON j.Id = r.JobId
@@ -122,17 +122,19 @@ WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id A
 
 -- name: leave_attempts
 -- rows: run_id, again
--- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox.
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox. Their holders have lost them.
 WITH p (run_id, again) AS (:rows)
 
 UPDATE JobRuns SET
     DueAt = CASE WHEN p.again = 1 THEN :now END,
-    State = CASE WHEN JobRuns.State = 'running' THEN 'retry' ELSE JobRuns.State END,
-    PriorState = CASE WHEN JobRuns.State = 'running' THEN 'running' ELSE JobRuns.PriorState END,
-    Reason = CASE WHEN JobRuns.State = 'running' THEN 'unlocked by hand' ELSE JobRuns.Reason END,
-    FinishedAt = coalesce(JobRuns.FinishedAt, :now)
+    State = CASE JobRuns.State WHEN 'claimed' THEN 'scheduled' ELSE 'retry' END,
+    PriorState = CASE JobRuns.State WHEN 'retry' THEN JobRuns.PriorState ELSE JobRuns.State END,
+    Reason = CASE JobRuns.State WHEN 'retry' THEN JobRuns.Reason ELSE 'unlocked by hand' END,
+    FinishedAt = CASE WHEN JobRuns.State <> 'claimed' THEN coalesce(JobRuns.FinishedAt, :now) END,
+    HeldBy = NULL,
+    LeaseEndsAt = NULL
 FROM p
-WHERE JobRuns.RunId = p.run_id AND JobRuns.State IN ('retry', 'running');
+WHERE JobRuns.RunId = p.run_id AND JobRuns.State IN ('retry', 'running', 'claimed');
 
 -- name: insert_gaps
 -- rows: run_id, job_id, first, last, count, reason, attempt
@@ -220,9 +222,9 @@ WHERE
 LIMIT :batch_size;
 
 -- name: extend_queued
--- rows: job_id, run_id, claim_id, fence, queued_seconds
--- A missing row: a worker started it, or another beat took it over.
-WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows)
+-- rows: job_id, run_id, claim_id, fence, republishes, queued_seconds
+-- A missing row: a worker started it, or another beat took it over or extended it first.
+WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows)
 
 UPDATE Jobs SET
     LockedBy = :beat,
@@ -233,7 +235,8 @@ UPDATE Jobs SET
 FROM p
 WHERE
     Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.LeaseEndsAt <= :now
+    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.Republishes = p.republishes
+    AND Jobs.LeaseEndsAt <= :now
 RETURNING RunId;
 
 -- name: free_strays

@@ -8,7 +8,9 @@ WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
 
 r AS MATERIALIZED (
     SELECT
-        p.*, r.Advances, r.SeenNextRunTime,
+        p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Advances, r.SeenNextRunTime,
+        -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
+        CASE WHEN r.Exclusive = 1 OR r.State <> 'running' THEN p.retry_seconds END AS retry_seconds,
         CASE
             WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
             ELSE after(max(:now, r.ScheduledFor), r.DelaySeconds)
@@ -62,7 +64,11 @@ WHERE
     Jobs.Id = r.job_id AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence
     AND Jobs.LockedBy IS NOT NULL
     AND (:only_unstarted = 0 OR Jobs.StartedRetry IS NULL)
-    AND (:only_ended = 0 OR Jobs.LeaseEndsAt <= after(:now, -:grace_seconds))
+    AND (
+        :only_ended = 0
+        -- Who found the lease ended before the run began cannot know that it began and ended again.
+        OR (Jobs.LeaseEndsAt <= after(:now, -:grace_seconds) AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq')))
+    )
 RETURNING Id;
 
 -- name: close_runs
@@ -79,10 +85,15 @@ UPDATE JobRuns SET
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN coalesce(JobRuns.PublishedAt, :now) ELSE JobRuns.PublishedAt END,
     FinishedAt = CASE WHEN p.state <> 'scheduled' THEN :now END,
     DueAt = CASE
-        WHEN p.retry_seconds IS NOT NULL AND (JobRuns.Exclusive = 0 OR JobRuns.Advances = 0)
+        WHEN
+            p.retry_seconds IS NOT NULL
+            AND (JobRuns.Advances = 0 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
             THEN after(:now, p.retry_seconds)
     END,
-    Advances = CASE WHEN p.state = 'dispatched' THEN 0 ELSE JobRuns.Advances END,
+    Advances = CASE
+        WHEN p.state = 'dispatched' OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running') THEN 0
+        ELSE JobRuns.Advances
+    END,
     Failures = JobRuns.Failures + p.failures,
     LostLeases = JobRuns.LostLeases + p.lost_leases,
     HeldBy = NULL,
@@ -92,14 +103,15 @@ UPDATE JobRuns SET
 FROM p
 WHERE
     JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
-    AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND p.state <> 'dispatched'))
+    AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
     AND (
         (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
         OR (JobRuns.State = 'running' AND p.state <> 'dispatched')
     )
+    -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
     AND (
-        :only_ended = 0 OR p.released = 1
-        OR (JobRuns.HeldBy IS NOT NULL AND JobRuns.LeaseEndsAt <= after(:now, -:grace_seconds))
+        (:only_unstarted = 0 AND :only_ended = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
+        OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= after(:now, -:grace_seconds))
     )
 RETURNING RunId;
 
