@@ -7,16 +7,19 @@ from typing import Any
 
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import Ending, after_success
-from celery_sqlbeat.model import Claim, StartedRun, StartRequest
+from celery_sqlbeat.lifecycle import EndedLease, Ending, Republish, after_ended_lease, after_success
+from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_store import Claimed, SqlBeatStore
+from celery_sqlbeat.store.protocol import BeatStore, Claimed
+from celery_sqlbeat.store.sqlite import instant_of
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 LEASE = 120.0
 DISPATCH = 15.0
+MAX_LOST = 5
+OVERLAP = '{"overlap": "allow"}'  # for the column Policies
 
 
 class World:
@@ -40,6 +43,10 @@ class World:
         self.beat = store.for_beat("beat-1")
         self.worker = store.for_worker("worker-1")
         self.admin = store.for_admin()
+
+    def sibling(self) -> Store:
+        """Another namespace in the same database."""
+        return Store(self.store.database, self.namespace + "-sibling")
 
     def at(self, instant: datetime) -> None:
         """Set the server's clock."""
@@ -72,6 +79,10 @@ class World:
         """The row of a job."""
         return self.sql("SELECT * FROM Jobs WHERE Namespace = ? AND JobName = ?", self.namespace, name)[0]
 
+    def instant(self, name: str, column: str) -> datetime | None:
+        """An instant in the row of a job, whatever form the database gives it."""
+        return as_instant(self.job(name)[column])
+
     def runs(self, name: str) -> list[Mapping[str, Any]]:
         """The history of a job, oldest first."""
         return self.sql(
@@ -84,7 +95,7 @@ class World:
         """The states of a job's attempts, oldest first."""
         return [run["state"] for run in self.runs(name)]
 
-    def claim(self, beat: SqlBeatStore | None = None, planner: Planner | None = None, batch: int = 500) -> Claimed:
+    def claim(self, beat: BeatStore | None = None, planner: Planner | None = None, batch: int = 500) -> Claimed:
         """Claim what is due."""
         return (beat or self.beat).claim(planner or self.planner, batch, DISPATCH)
 
@@ -116,3 +127,34 @@ class World:
     def finish(self, run: StartedRun, ending: Ending | None = None) -> bool:
         """End a run; whether that was written."""
         return not self.worker.finish([(run, ending or after_success())])
+
+    def decided(self, lease: HeldLease, can_republish: bool = True, **facts: Any) -> Ending | Republish:
+        """What a beat decides about a lease that it found ended."""
+        ended = EndedLease(
+            lease.state,
+            lease.published_at is not None,
+            bool(lease.started),
+            lease.republishes,
+            lease.lease_seconds,
+            lease.lost_leases,
+        )
+        return after_ended_lease(ended, MAX_LOST, can_republish, **facts)
+
+    def sweep(self, beat: BeatStore | None = None, can_republish: bool = True, **facts: Any) -> set[str]:
+        """Do what a beat does about all leases that ended; returns the run ids to publish again."""
+        beat = beat or self.beat
+        endings, waiting = [], []
+        for lease in beat.ended(500):
+            decision = self.decided(lease, can_republish, **facts)
+            if isinstance(decision, Republish):
+                waiting.append((lease, decision.queued_seconds))
+            else:
+                endings.append((lease, decision))
+        beat.reclaim(endings)
+        return beat.extend_queued(waiting)
+
+
+def as_instant(value: Any) -> datetime | None:
+    """An instant as a statement by hand gives it."""
+    found: datetime | None = instant_of(value)
+    return found.replace(tzinfo=timezone.utc) if found is not None and found.tzinfo is None else found

@@ -1,0 +1,157 @@
+"""Heartbeats: a lease lives as long as its holder says so, and no longer than until somebody takes it."""
+
+from datetime import timedelta
+
+import pytest
+
+from celery_sqlbeat.lifecycle import given_back
+from celery_sqlbeat.model import StartedRun
+from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
+
+
+def overlapping(world: World) -> StartedRun:
+    """A running run of a job whose runs may overlap."""
+    world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    run = world.start(claim)
+    assert run is not None
+    return run
+
+
+def test_a_heartbeat_moves_the_lease_and_not_the_claim(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.later(30)
+    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.instant(name, "lockedat") == world.now
+    assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=LEASE)
+    assert world.instant(name, "claimedat") == NOON
+    assert world.instant(name, "nextruntime") == NOON
+
+
+def test_a_heartbeat_extends_only_its_own_lease(world: World) -> None:
+    world.add()
+    mine = world.running()
+    other = world.add()
+    world.running()
+    world.later(30)
+    before = world.job(other)
+    assert world.worker.extend([(mine, LEASE)]) == set()
+    assert world.job(other) == before
+
+
+def test_one_heartbeat_extends_each_lease_by_its_own_length(world: World) -> None:
+    long, short = world.add(LockTimeoutMinutes=10), world.add(LockTimeoutMinutes=1)
+    runs = world.worker.start([world.request(claim) for claim in world.claim().claims])
+    world.later(10)
+    assert world.worker.extend([(run, run.lease_seconds) for run in runs.values()]) == set()
+    assert world.instant(long, "leaseendsat") == world.now + timedelta(minutes=10)
+    assert world.instant(short, "leaseendsat") == world.now + timedelta(minutes=1)
+
+
+def test_a_heartbeat_returns_the_lost_ones_and_extends_the_rest(world: World) -> None:
+    names = [world.add() for _ in range(3)]
+    runs = list(world.worker.start([world.request(claim) for claim in world.claim().claims]).values())
+    runs.sort(key=lambda run: names.index(run.job_name))
+    world.finish(runs[1])
+    gone = overlapping(world)
+    kept = overlapping(world)
+    world.finish(gone)
+    world.later(5)
+    held = [(run, LEASE) for run in (*runs, gone, kept)]
+    assert world.worker.extend(held) == {runs[1].run_id, gone.run_id}
+    assert world.instant(names[0], "leaseendsat") == world.now + timedelta(seconds=LEASE)
+    assert world.job(names[1])["leaseendsat"] is None
+
+
+def test_no_leases_are_no_losses(world: World) -> None:
+    assert world.worker.extend([]) == set()
+
+
+@pytest.mark.parametrize("field", ["run_id", "claim_id", "fence"])
+def test_a_heartbeat_needs_run_claim_and_fence_each(world: World, field: str) -> None:
+    name = world.add()
+    leased, held = world.running(), overlapping(world)
+    world.later(5)
+    for run in (leased, held):
+        forged = run._replace(**{field: run.fence - 1 if field == "fence" else world.ids.one()})
+        assert world.worker.extend([(forged, 3600)]) == {forged.run_id}
+    assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=LEASE)
+
+
+def test_a_lease_past_its_end_is_still_its_holders_until_somebody_takes_it(world: World) -> None:
+    """After an outage living workers get the chance to extend before anyone reclaims."""
+    name = world.add()
+    run = world.running()
+    world.later(LEASE + 60)
+    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.beat.ended(10) == []
+    assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=LEASE)
+
+
+def test_a_heartbeat_never_resurrects_a_run_that_ended(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.finish(run)
+    before = world.job(name)
+    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.job(name) == before
+
+
+def test_a_heartbeat_never_resurrects_a_lease_that_was_taken(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.later(LEASE)
+    world.sweep()
+    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.job(name)["lockedby"] is None
+
+
+def test_a_heartbeat_does_not_touch_the_lease_of_the_successor(world: World) -> None:
+    name = world.add()
+    zombie = world.running()
+    world.later(LEASE)
+    world.sweep()
+    successor = world.running()
+    assert successor.run_id != zombie.run_id
+    before = world.job(name)
+    world.later(10)
+    assert world.worker.extend([(zombie, 3600)]) == {zombie.run_id}
+    assert world.job(name) == before
+
+
+def test_a_heartbeat_of_the_attempt_before_it_was_un_started_is_lost(world: World) -> None:
+    """Run and attempt are the same again; claim and fence tell the two holders apart."""
+    world.add()
+    zombie = world.running()
+    world.finish(zombie, given_back("shutdown"))
+    run = world.running()
+    assert run.run_id == zombie.run_id
+    assert world.worker.extend([(zombie, LEASE)]) == {zombie.run_id}
+    assert world.worker.extend([(run, LEASE)]) == set()
+
+
+def test_a_heartbeat_is_lost_after_an_unlocking_by_hand(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.sql("UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", world.job(name)["id"])
+    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+
+
+def test_overlapping_runs_have_leases_of_their_own(world: World) -> None:
+    run = overlapping(world)
+    before = world.job(run.job_name)
+    world.later(30)
+    assert world.worker.extend([(run, 300)]) == set()
+    (row,) = world.runs(run.job_name)
+    assert as_instant(row["leaseendsat"]) == world.now + timedelta(seconds=300)
+    assert row["heldby"] == "worker-1"
+    assert world.job(run.job_name) == before
+
+
+def test_an_overlapping_run_that_was_taken_for_lost_is_lost(world: World) -> None:
+    run = overlapping(world)
+    world.later(LEASE)
+    world.sweep()
+    assert world.worker.extend([(run, LEASE)]) == {run.run_id}

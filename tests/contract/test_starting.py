@@ -1,0 +1,308 @@
+"""Starting: one attempt begins at most once, and never while another run holds the job."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.lifecycle import Ending, after_lost_lease, given_back
+from tests.contract.world import LEASE, NOON, OVERLAP, World
+
+
+def test_a_start_takes_the_lease_over_for_the_worker(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    world.later(7)
+    run = world.start(claim)
+    assert run is not None
+    assert (run.run_id, run.claim_id, run.fence) == (claim.run_id, claim.claim_id, claim.fence)
+    job = world.job(name)
+    assert (job["lockedby"], job["startedretry"]) == ("worker-1", 0)
+    assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=LEASE)
+    assert world.instant(name, "lockedat") == world.now
+    assert world.instant(name, "claimedat") == NOON
+    assert world.states(name) == ["running"]
+
+
+def test_a_started_run_knows_what_its_outcome_depends_on(world: World) -> None:
+    world.add(LockTimeoutMinutes=3, Policies='{"max_retries": 7}')
+    run = world.running()
+    assert (run.lease_seconds, run.max_retries, run.failures, run.lost_leases) == (180, 7, 0, 0)
+    assert (run.attempt, run.kind, run.scheduled_for, bool(run.exclusive)) == (1, "schedule", NOON, True)
+
+
+def test_a_message_delivered_twice_starts_once(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    assert world.start(claim) is not None
+    assert world.start(claim) is None
+
+
+def test_a_message_redelivered_to_another_worker_starts_once(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    assert world.start(claim) is not None
+    assert world.store.for_worker("worker-2").start([world.request(claim)]) == {}
+    assert world.job(name)["lockedby"] == "worker-1"
+
+
+def test_a_message_may_start_before_its_claim_is_marked_published(world: World) -> None:
+    """The broker was faster than beat's next statement."""
+    world.add()
+    claim = world.claim_one()
+    assert world.start(claim) is not None
+
+
+def test_a_message_may_start_after_its_deadline_as_long_as_nobody_took_the_slot(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    world.later(LEASE + 30)
+    assert world.start(claim) is not None
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_the_same_question_asked_again_is_answered_the_same(world: World, columns: dict[str, Any]) -> None:
+    """The answer may be lost on the way; a start whose answer is lost must not be a lost start."""
+    world.add(**columns)
+    claim = world.claim_one()
+    request = world.request(claim)
+    first = world.worker.start([request])
+    assert first.keys() == {claim.run_id}
+    assert world.worker.start([request]) == first
+
+
+def test_the_same_question_is_refused_once_the_lease_is_gone(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    request = world.request(claim)
+    run = world.worker.start([request])[claim.run_id]
+    world.finish(run)
+    assert world.worker.start([request]) == {}
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_retry_by_celery_itself_may_start_the_same_attempt_again(world: World, columns: dict[str, Any]) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    world.publish(claim)
+    assert world.start(claim) is not None
+    again = world.start(claim, celery_retries=1)
+    assert again is not None and again.attempt == 1 and again.run_id == claim.run_id
+    assert world.start(claim, celery_retries=1) is None
+    assert world.start(claim, celery_retries=0) is None
+    assert world.start(claim, celery_retries=2) is not None
+    assert world.states(name) == ["running"]
+
+
+def test_a_message_is_stale_after_its_claim_was_given_back(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.beat.give_back([claim], "the broker refused it")
+    assert world.start(claim) is None
+
+
+def test_a_message_of_an_earlier_claim_cannot_start_the_run_claimed_again(world: World) -> None:
+    world.add()
+    stale = world.claim_one()
+    world.beat.give_back([stale], "no answer from the broker")
+    claim = world.claim_one()
+    assert claim.run_id == stale.run_id
+    assert world.start(stale) is None
+    assert world.start(claim) is not None
+
+
+def test_a_message_is_stale_after_its_slot_was_taken_over(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.later(16)
+    world.sweep()
+    assert world.start(claim) is None
+
+
+def test_a_message_is_stale_after_its_run_was_lost(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    world.start(claim)
+    world.later(LEASE)
+    world.sweep()
+    assert world.start(claim) is None
+    assert world.start(claim, celery_retries=1) is None
+
+
+@pytest.mark.parametrize("ending", [Ending("success"), Ending("retry", "failed", 5.0, 1), Ending("cancelled")])
+def test_an_ended_attempt_may_not_start(world: World, ending: Ending) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    run = world.start(claim)
+    assert run is not None and world.finish(run, ending)
+    assert world.start(claim) is None
+    assert world.start(claim, celery_retries=3) is None
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_start_needs_run_claim_and_fence_each(world: World, columns: dict[str, Any]) -> None:
+    world.add(**columns)
+    claim = world.claim_one()
+    right = world.request(claim)
+    assert world.worker.start([right._replace(claim_id=world.ids.one())]) == {}
+    assert world.worker.start([right._replace(run_id=world.ids.one())]) == {}
+    assert world.worker.start([right._replace(fence=claim.fence + 1)]) == {}
+    assert world.worker.start([right._replace(fence=claim.fence - 1)]) == {}
+    assert world.worker.start([right]) != {}
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_worker_of_another_namespace_starts_nothing(world: World, columns: dict[str, Any]) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    stranger = world.sibling().for_worker("stranger")
+    assert stranger.start([world.request(claim)]) == {}
+    assert world.states(name) == ["claimed"]
+    assert world.start(claim) is not None
+
+
+def test_a_batch_starts_what_may_begin_and_only_that(world: World) -> None:
+    for _ in range(5):
+        world.add()
+    claims = world.claim().claims
+    world.publish(*claims)
+    world.start(claims[0])
+    world.beat.reclaim([])
+    world.finish(world.worker.start([world.request(claims[1])])[claims[1].run_id])
+    requests = [world.request(claim) for claim in claims]
+    requests[2] = requests[2]._replace(claim_id=world.ids.one())
+    assert world.worker.start(requests).keys() == {claims[3].run_id, claims[4].run_id}
+
+
+def test_no_questions_are_no_answers(world: World) -> None:
+    assert world.worker.start([]) == {}
+
+
+def test_a_dispatched_run_starts_late_under_a_higher_fence_and_an_exclusive_lease(world: World) -> None:
+    """A worker got the extension after the slot was fired and forgotten."""
+    name = world.add()
+    claim = world.claim_one()
+    assert world.beat.mark_dispatched([claim]) == {claim.run_id}
+    run = world.start(claim)
+    assert run is not None and run.fence > claim.fence
+    assert world.job(name)["lockedby"] == "worker-1"
+    world.later(60)
+    assert world.claim().claims == []
+    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.finish(run)
+    assert world.states(name)[0] == "success"
+
+
+def test_a_dispatched_run_does_not_start_while_another_run_holds_the_job(world: World) -> None:
+    name = world.add()
+    early = world.claim_one()
+    world.beat.mark_dispatched([early])
+    world.later(60)
+    claim = world.claim_one()
+    assert world.start(early) is None
+    world.publish(claim)
+    run = world.start(claim)
+    assert world.start(early) is None
+    assert run is not None and world.finish(run)
+    late = world.start(early)
+    assert late is not None and late.fence > run.fence
+    assert world.states(name) == ["running", "success"]
+
+
+def test_a_dispatched_run_starts_late_only_once(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    request = world.request(claim)
+    first = world.worker.start([request])
+    run = first[claim.run_id]
+    assert world.start(claim) is None
+    assert world.worker.start([request]) == first
+    world.finish(run)
+    assert world.start(claim) is None
+
+
+def test_a_late_start_may_be_retried_by_celery(world: World) -> None:
+    """The retry's message carries the headers of the first one, so the fence of before the late start."""
+    world.add()
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    run = world.start(claim)
+    again = world.start(claim, celery_retries=1)
+    assert run is not None and again is not None and again.fence == run.fence
+
+
+def test_a_late_start_leaves_the_schedule_alone(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    following = world.instant(name, "nextruntime")
+    world.later(3)
+    run = world.start(claim)
+    assert run is not None and world.finish(run)
+    assert world.instant(name, "nextruntime") == following == NOON + timedelta(seconds=60)
+
+
+def test_a_late_start_keeps_out_of_a_job_that_was_unlocked_by_hand(world: World) -> None:
+    """The run left behind there is still to be taken up, so the row must not forget it."""
+    name = world.add(NextRunTime=NOON)
+    early = world.claim_one()
+    world.beat.mark_dispatched([early])
+    world.later(60)
+    run = world.running()
+    world.sql("UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", world.job(name)["id"])
+    assert world.start(early) is None
+    assert world.claim_one().slot.continues == run.run_id
+
+
+def test_overlapping_runs_start_without_touching_their_job(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    claims = []
+    for _ in range(3):
+        claims.append(world.claim_one())
+        world.beat.mark_dispatched(claims[-1:])
+        world.later(60)
+    before = world.job(name)
+    runs = [world.start(claim) for claim in claims]
+    assert all(runs)
+    assert world.job(name) == before
+    assert world.states(name) == ["running"] * 3
+
+
+def test_an_overlapping_run_starts_once(world: World) -> None:
+    world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    assert world.start(claim) is not None
+    assert world.start(claim) is None
+    world.beat.mark_dispatched([claim])
+    assert world.start(claim) is None
+
+
+def test_an_overlapping_run_that_ended_may_not_start(world: World) -> None:
+    world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    run = world.start(claim)
+    assert run is not None and world.finish(run, after_lost_lease(0, 5))
+    assert world.start(claim) is None
+    assert world.start(claim, celery_retries=1) is None
+
+
+def test_an_overlapping_run_that_was_un_started_runs_again_under_the_same_attempt(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    run = world.start(claim)
+    assert run is not None and world.finish(run, given_back("shutdown"))
+    again = world.claim_one()
+    assert (again.run_id, again.slot.attempt) == (run.run_id, 1)
+    assert again.fence > run.fence
+    assert world.start(claim) is None
+    assert world.start(again) is not None
+    assert world.states(name) == ["running"]
