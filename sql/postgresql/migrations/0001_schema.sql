@@ -138,7 +138,7 @@ CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
 CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE Dead = 1;
 
 CREATE TABLE Nodes (
-    NodeId text PRIMARY KEY,
+    NodeId text NOT NULL,
     Namespace text NOT NULL,
     Kind text NOT NULL CHECK (Kind IN ('beat', 'worker')),
     Host text NOT NULL,
@@ -151,10 +151,9 @@ CREATE TABLE Nodes (
     Claimed bigint NOT NULL DEFAULT 0,
     StartedAt timestamptz NOT NULL,
     HeartbeatAt timestamptz NOT NULL,
-    StoppedAt timestamptz
+    StoppedAt timestamptz,
+    PRIMARY KEY (Namespace, NodeId)
 );
-
-CREATE INDEX Nodes_Alive ON Nodes (Namespace, Kind);
 
 CREATE TABLE Changes (
     Namespace text PRIMARY KEY,

@@ -25,7 +25,7 @@ VALUES (
     :node_id, :namespace, :kind, :host, :pid, :package_version, :code_release, :queues, :broker_fingerprint,
     :skew_seconds, :claimed, statement_timestamp(), statement_timestamp()
 )
-ON CONFLICT (NodeId) DO UPDATE SET
+ON CONFLICT (Namespace, NodeId) DO UPDATE SET
     CodeRelease = excluded.CodeRelease,
     Queues = excluded.Queues,
     BrokerFingerprint = excluded.BrokerFingerprint,

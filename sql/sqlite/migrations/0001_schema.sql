@@ -144,7 +144,7 @@ CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
 CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE State = 'dlq';
 
 CREATE TABLE Nodes (
-    NodeId TEXT NOT NULL PRIMARY KEY,
+    NodeId TEXT NOT NULL,
     Namespace TEXT NOT NULL,
     Kind TEXT NOT NULL CHECK (Kind IN ('beat', 'worker')),
     Host TEXT NOT NULL,
@@ -157,10 +157,9 @@ CREATE TABLE Nodes (
     Claimed INTEGER NOT NULL DEFAULT 0,
     StartedAt TEXT NOT NULL,
     HeartbeatAt TEXT NOT NULL,
-    StoppedAt TEXT
+    StoppedAt TEXT,
+    PRIMARY KEY (Namespace, NodeId)
 );
-
-CREATE INDEX Nodes_Alive ON Nodes (Namespace, Kind, HeartbeatAt);
 
 CREATE TABLE Changes (
     Namespace TEXT NOT NULL PRIMARY KEY,

@@ -1,0 +1,302 @@
+"""What an administrator does: define, pause, run now, delete, look back, replay, purge."""
+
+from datetime import timedelta
+
+import pytest
+
+from celery_sqlbeat.lifecycle import DLQ, Ending
+from celery_sqlbeat.model import GapRecord, JobDraft
+from tests.contract.world import NOON, World
+
+
+def draft(name: str, **fields: object) -> JobDraft:
+    plain = JobDraft(name, "app.task", "every 60s", None, None, None, None, None, True, None, NOON, None)
+    return plain._replace(**fields)  # type: ignore[arg-type]  # the tests name fields of the right types
+
+
+def test_a_job_is_added_once(world: World) -> None:
+    assert world.admin.add_jobs([draft("a"), draft("b")]) == {"a", "b"}
+    assert world.admin.add_jobs([draft("b", task_name="other"), draft("c")]) == {"c"}
+    assert world.admin.jobs(["b"])["b"].task_name == "app.task"
+    assert {claim.job_name for claim in world.claim().claims} == {"a", "b", "c"}
+
+
+def test_a_job_of_another_namespace_may_have_the_same_name(world: World) -> None:
+    world.add("a", Namespace=world.namespace + "-other")
+    assert world.admin.add_jobs([draft("a")]) == {"a"}
+
+
+def test_text_of_any_kind_survives(world: World) -> None:
+    strange = "Zürich \"quoted\" 'single' \\ back {brace} %s ? :name 日本 🕰"
+    world.admin.add_jobs([draft(strange, kwargs='{"k": "\\u0000 ü"}')])
+    record = world.admin.jobs([strange])[strange]
+    assert (record.job_name, record.kwargs) == (strange, '{"k": "\\u0000 ü"}')
+
+
+def test_a_change_needs_the_version_that_was_read(world: World) -> None:
+    world.admin.add_jobs([draft("a")])
+    version = world.admin.jobs(["a"])["a"].version
+    assert world.admin.update_job(draft("a", task_name="other"), version, reschedule=False) == version + 1
+    assert world.admin.update_job(draft("a", task_name="third"), version, reschedule=False) is None
+    assert world.admin.jobs(["a"])["a"].task_name == "other"
+
+
+def test_a_change_moves_the_next_run_only_if_asked(world: World) -> None:
+    world.admin.add_jobs([draft("a")])
+    later = NOON + timedelta(hours=1)
+    world.admin.update_job(draft("a", next_run_time=later), 1, reschedule=False)
+    assert world.admin.jobs(["a"])["a"].next_run_time == NOON
+    world.admin.update_job(draft("a", next_run_time=later), 2, reschedule=True)
+    assert world.admin.jobs(["a"])["a"].next_run_time == later
+
+
+def test_a_change_ends_quarantine(world: World) -> None:
+    name = world.add(Args="nonsense")
+    world.claim()
+    assert world.admin.update_job(draft(name), 1, reschedule=False)
+    assert world.claim_one().job_name == name
+
+
+def test_jobs_are_listed_page_by_page(world: World) -> None:
+    world.admin.add_jobs([draft(f"job-{n}") for n in range(5)])
+    first = world.admin.list_jobs(3)
+    rest = world.admin.list_jobs(3, after_name=first[-1].job_name)
+    assert [record.job_name for record in (*first, *rest)] == [f"job-{n}" for n in range(5)]
+
+
+def test_every_change_is_noticed(world: World) -> None:
+    seen = [world.beat.changes()]
+
+    def noticed() -> bool:
+        seen.append(world.beat.changes())
+        return seen[-1] > seen[-2]
+
+    world.admin.add_jobs([draft("a")])
+    assert noticed()
+    world.admin.update_job(draft("a"), 1, reschedule=False)
+    assert noticed()
+    world.admin.pause("a", "tired")
+    assert noticed()
+    world.admin.resume("a", 3, NOON)
+    assert noticed()
+    world.admin.add_slot(world.ids.run_ids(1)[0], world.admin.jobs(["a"])["a"].job_id)
+    assert noticed()
+    world.admin.delete("a")
+    assert noticed()
+    assert world.beat.next_wake().changes == seen[-1]
+    assert not noticed()
+
+
+def test_a_paused_job_waits_and_says_why(world: World) -> None:
+    world.admin.add_jobs([draft("a")])
+    assert world.admin.pause("a", "month end") == 2
+    assert world.claim().claims == []
+    assert world.admin.jobs(["a"])["a"].disabled_reason == "month end"
+    assert world.admin.pause("a", "again") is None
+
+
+def test_a_resumed_job_has_the_record_of_what_was_skipped(world: World) -> None:
+    world.admin.add_jobs([draft("a")])
+    world.admin.pause("a", "month end")
+    job = world.admin.jobs(["a"])["a"]
+    gap = GapRecord(world.ids.run_ids(1)[0], job.job_id, NOON, NOON + timedelta(minutes=2), 3, "paused")
+    assert world.admin.resume("a", job.version + 1, NOON, gap) is None
+    assert world.runs("a") == []
+    assert world.admin.resume("a", job.version, NOON + timedelta(minutes=3), gap) == job.version + 1
+    (skipped,) = world.runs("a")
+    assert (skipped["state"], skipped["reason"], skipped["slotcount"]) == ("skipped", "paused", 3)
+    world.later(180)
+    assert world.claim_one().slot.scheduled_for == NOON + timedelta(minutes=3)
+
+
+def test_an_extra_slot_runs_at_once_and_leaves_the_schedule_alone(world: World) -> None:
+    name = world.add(NextRunTime=NOON + timedelta(hours=1))
+    assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    assert world.beat.next_wake().outbox_at == NOON
+    run = world.running()
+    assert (run.kind, run.job_name) == ("manual", name)
+    world.finish(run)
+    assert world.beat.next_wake().due_at == NOON + timedelta(hours=1)
+
+
+def test_an_extra_slot_waits_for_the_end_of_the_run(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    assert world.claim().claims == []
+    world.finish(run)
+    assert world.claim_one().slot.kind == "manual"
+
+
+def test_an_extra_slot_of_a_job_that_is_gone_is_refused(world: World) -> None:
+    assert not world.admin.add_slot(world.ids.run_ids(1)[0], world.ids.one())
+
+
+def test_two_extra_slots_run_one_after_the_other(world: World) -> None:
+    name = world.add(NextRunTime=NOON + timedelta(hours=1))
+    job_id = str(world.job(name)["id"])
+    world.admin.add_slot(world.ids.run_ids(1)[0], job_id)
+    world.later(1)
+    world.admin.add_slot(world.ids.run_ids(1)[0], job_id)
+    for _ in range(2):
+        world.finish(world.running())
+    assert world.states(name) == ["success", "success"]
+    assert world.claim().claims == []
+
+
+def test_an_idle_job_is_deleted_at_once_and_its_history_stays(world: World) -> None:
+    name = world.add()
+    world.finish(world.running())
+    assert world.admin.delete(name)
+    assert world.admin.jobs([name]) == {}
+    assert world.states(name) == ["success"]
+    assert not world.admin.delete(name)
+
+
+def test_a_running_job_is_deleted_when_its_run_has_ended(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.admin.delete(name)
+    assert world.admin.jobs([name])[name].delete_requested == 1
+    assert world.finish(run)
+    (row,) = world.beat.loose_rows(10)
+    assert row.delete_requested
+    world.beat.delete_requested([row.job_id])
+    assert world.admin.jobs([name]) == {}
+    assert world.states(name) == ["success"]
+
+
+def test_a_running_job_is_deleted_by_force_and_its_run_is_cancelled(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.admin.delete(name, force=True)
+    assert world.admin.jobs([name]) == {}
+    assert world.states(name) == ["cancelled"]
+    assert world.worker.extend([(run, 120)]) == {run.run_id}
+    assert not world.finish(run)
+
+
+def test_what_waits_for_a_deleted_job_is_cancelled(world: World) -> None:
+    name = world.add()
+    world.finish(world.running(), Ending("retry", "failed", 60.0, 1))
+    world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    world.admin.delete(name)
+    assert world.states(name) == ["cancelled", "cancelled"]
+    assert world.beat.next_wake().outbox_at is None
+
+
+def dead_letter(world: World) -> str:
+    name = world.add()
+    run = world.running()
+    world.finish(run, Ending(DLQ, "retries exhausted", None, 1, 0, "ValueError: no", "Traceback ..."))
+    return name
+
+
+def test_a_dead_letter_keeps_its_error(world: World) -> None:
+    name = dead_letter(world)
+    (letter,) = world.admin.dead(10)
+    assert (letter.job_name, letter.error, letter.traceback) == (name, "ValueError: no", "Traceback ...")
+    assert world.admin.run(letter.run_id) == letter
+
+
+def test_a_dead_letter_is_replayed_once_under_a_new_run_id(world: World) -> None:
+    name = dead_letter(world)
+    (letter,) = world.admin.dead(10)
+    (new_id,) = world.ids.run_ids(1)
+    assert world.admin.replay([(new_id, letter)]) == {new_id}
+    assert world.admin.replay([(world.ids.run_ids(1)[0], letter)]) == set()
+    claim = world.claim_one()
+    assert (claim.run_id, claim.slot.scheduled_for, claim.slot.attempt) == (new_id, letter.scheduled_for, 2)
+    world.publish(claim)
+    run = world.start(claim)
+    assert run is not None
+    world.finish(run)
+    assert world.states(name) == ["dlq", "success"]
+
+
+def test_a_replay_leaves_the_schedule_alone(world: World) -> None:
+    name = dead_letter(world)
+    (letter,) = world.admin.dead(10)
+    next_run = world.job(name)["nextruntime"]
+    world.admin.replay([(world.ids.run_ids(1)[0], letter)])
+    world.finish(world.running())
+    assert world.job(name)["nextruntime"] == next_run
+
+
+def test_dead_letters_are_purged_only_by_name(world: World) -> None:
+    dead_letter(world)
+    (letter,) = world.admin.dead(10)
+    world.later(86400 * 365)
+    world.admin.purge_history(86400, 100)
+    assert world.admin.dead(10) == [letter]
+    assert world.admin.purge_dead([letter.run_id]) == {letter.run_id}
+    assert world.admin.dead(10) == []
+
+
+def test_history_older_than_asked_is_purged_in_batches(world: World) -> None:
+    name = world.add()
+    for _ in range(5):
+        world.finish(world.running())
+        world.later(60)
+    waiting = world.running()
+    world.later(86400)
+    purged, cursor = world.admin.purge_history(3600, 3)
+    assert (purged, cursor is not None) == (3, True)
+    assert cursor is not None
+    assert world.admin.purge_history(3600, 3, cursor) == (2, None)
+    assert world.states(name) == ["running"]
+    assert world.finish(waiting)
+
+
+def test_a_failed_attempt_that_waits_is_not_purged(world: World) -> None:
+    name = world.add()
+    world.finish(world.running(), Ending("retry", "failed", 7200.0, 1))
+    world.later(7000)
+    world.admin.purge_history(60, 100)
+    assert world.states(name) == ["retry"]
+    world.later(300)
+    assert world.claim_one().slot.attempt == 2
+
+
+def test_history_is_read_newest_first_and_page_by_page(world: World) -> None:
+    name = world.add()
+    for _ in range(5):
+        world.finish(world.running())
+        world.later(60)
+    job_id = world.admin.jobs([name])[name].job_id
+    slots = [NOON + timedelta(minutes=n) for n in (4, 3, 2, 1, 0)]
+    assert [run.scheduled_for for run in world.admin.job_runs(job_id, 10)] == slots
+    assert [run.scheduled_for for run in world.admin.job_runs(job_id, 2, before=slots[1])] == slots[2:4]
+    first = world.admin.runs(3)
+    rest = world.admin.runs(3, before_id=first[-1].run_id)
+    assert len({run.run_id for run in (*first, *rest)}) == 5
+    assert all(run.job_id == job_id for run in first)
+
+
+def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
+    name = dead_letter(world)
+    run = world.admin.dead(10)[0]
+    from celery_sqlbeat.store import Store
+
+    other = Store(world.store.database, world.namespace + "-other").for_admin()
+    assert (other.jobs([name]), other.list_jobs(10), other.runs(10), other.dead(10)) == ({}, [], [], [])
+    assert other.run(run.run_id) is None
+    assert other.replay([(world.ids.run_ids(1)[0], run)]) == set()
+    assert other.purge_dead([run.run_id]) == set()
+    assert not other.delete(name)
+    assert other.pause(name, "x") is None
+    assert not other.add_slot(world.ids.run_ids(1)[0], run.job_id)
+    assert other.purge_history(0, 100) == (0, None)
+
+
+@pytest.mark.parametrize("amount", [1, 500])
+def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
+    assert world.admin.add_jobs([]) == set()
+    assert world.admin.replay([]) == set()
+    assert world.admin.purge_dead([]) == set()
+    assert world.beat.mark_published([]) == set()
+    assert world.worker.start([]) == {}
+    assert world.worker.extend([]) == set()
+    assert world.worker.finish([]) == set()
+    assert len(world.admin.add_jobs([draft(f"{n:04}") for n in range(amount)])) == amount
+    assert len(world.claim().claims) == amount

@@ -1,0 +1,44 @@
+"""Beats and workers register themselves, and the store knows its own id."""
+
+from datetime import timedelta
+
+from celery_sqlbeat.model import Node
+from tests.contract.world import NOON, World
+
+BEAT = Node("beat@host/1", "beat", "host", 1, "0.1.0", "release-1", '["celery"]', "print", 0.25, 3)
+
+
+def test_a_node_is_seen_as_it_described_itself(world: World) -> None:
+    nodes = world.store.nodes()
+    assert nodes.note(BEAT) == NOON
+    (seen,) = nodes.seen(60)
+    assert seen[:10] == tuple(BEAT)
+    assert (seen.started_at, seen.heartbeat_at, seen.stopped_at, seen.now) == (NOON, NOON, None, NOON)
+
+
+def test_a_node_says_again_that_it_is_alive(world: World) -> None:
+    nodes = world.store.nodes()
+    nodes.note(BEAT)
+    world.later(30)
+    nodes.note(BEAT._replace(claimed=9, skew_seconds=None))
+    (seen,) = nodes.seen(60)
+    assert (seen.claimed, seen.skew_seconds, seen.started_at) == (9, None, NOON)
+    assert seen.heartbeat_at == NOON + timedelta(seconds=30)
+
+
+def test_a_node_that_stopped_or_fell_silent_is_told_apart(world: World) -> None:
+    nodes = world.store.nodes()
+    nodes.note(BEAT)
+    nodes.note(BEAT._replace(node_id="worker@host/2", kind="worker"))
+    world.later(10)
+    nodes.stop(BEAT.node_id)
+    assert [(seen.kind, seen.stopped_at is not None) for seen in nodes.seen(60)] == [("beat", True), ("worker", False)]
+    world.later(60)
+    assert nodes.seen(60) == []
+    world.admin.purge_nodes(30)
+    assert nodes.seen(10_000) == []
+
+
+def test_the_store_has_one_id(world: World) -> None:
+    assert world.store.nodes().identity() == world.store.nodes().identity()
+    assert world.store.nodes().clock() == NOON

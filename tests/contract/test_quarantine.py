@@ -1,0 +1,162 @@
+"""Rows that people wrote wrongly: each is set aside with its reason, and disturbs no other."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.contract.world import NOON, World
+
+WRONG = [
+    ({"Schedule": "every now and then"}, "Schedule"),
+    ({"Schedule": "cron 0 0 31 2 *"}, "Schedule"),
+    ({"Schedule": ""}, "Schedule"),
+    ({"Schedule": None, "IntervalMinutes": -5}, "IntervalMinutes"),
+    ({"Schedule": None, "IntervalMinutes": 0}, "IntervalMinutes"),
+    ({"TimeZone": "Mars/Olympus"}, "TimeZone"),
+    ({"TimeZone": "../../etc/passwd"}, "TimeZone"),
+    ({"Args": "[1, 2"}, "Args"),
+    ({"Args": '{"a": 1}'}, "Args"),
+    ({"Kwargs": "[1]"}, "Kwargs"),
+    ({"Kwargs": "[" * 100_000}, "Kwargs"),
+    ({"Options": '"queue"'}, "Options"),
+    ({"Policies": '{"cadence": "sometimes"}'}, "Policies.cadence"),
+    ({"Policies": "cadence=fixed_rate"}, "Policies"),
+    ({"LockTimeoutMinutes": -1}, "LockTimeoutMinutes"),
+    ({"TaskName": None}, "TaskName"),
+    ({"TaskName": ""}, "TaskName"),
+]
+
+
+@pytest.mark.parametrize(("columns", "field"), WRONG, ids=[f"{field}-{n}" for n, (_, field) in enumerate(WRONG)])
+def test_a_wrong_row_goes_to_quarantine_with_its_reason_and_the_others_run(
+    world: World, columns: dict[str, Any], field: str
+) -> None:
+    wrong, right = world.add(**columns), world.add()
+    claimed = world.claim()
+    assert [claim.job_name for claim in claimed.claims] == [right]
+    reason = world.job(wrong)["quarantine"]
+    assert reason.startswith(f"{field} = ") and ": " in reason and len(reason) <= 500
+    assert world.job(wrong)["lockedby"] is None
+    assert world.runs(wrong) == []
+
+
+def test_a_row_in_quarantine_is_not_looked_at_again_by_a_claim(world: World) -> None:
+    world.add(Args="nonsense")
+    assert world.claim().looked_at == 1
+    assert world.claim().looked_at == 0
+
+
+def test_a_row_that_was_corrected_leaves_quarantine_by_itself(world: World) -> None:
+    name = world.add(Args="nonsense")
+    world.claim()
+    mend_all(world)
+    assert world.job(name)["quarantine"] is not None
+    world.sql("UPDATE Jobs SET Args = '[]' WHERE JobName = ?", name)
+    mend_all(world)
+    assert world.job(name)["quarantine"] is None
+    assert world.claim_one().job_name == name
+
+
+def test_another_mistake_is_another_reason(world: World) -> None:
+    name = world.add(Args="nonsense")
+    world.claim()
+    world.sql("UPDATE Jobs SET Args = NULL, Kwargs = '[]' WHERE JobName = ?", name)
+    assert mend_all(world) == [name]
+    assert world.job(name)["quarantine"].startswith("Kwargs")
+    assert mend_all(world) == []
+
+
+def test_what_was_written_is_kept_for_whoever_corrects_it(world: World) -> None:
+    name = world.add(Args="nonsense")
+    world.claim()
+    mend_all(world)
+    assert world.job(name)["args"] == "nonsense"
+
+
+def test_a_row_without_a_next_run_is_filled_like_a_new_job(world: World) -> None:
+    every = world.add(NextRunTime=None, Schedule="every 10m")
+    cron = world.add(NextRunTime=None, Schedule="cron 30 12 * * *")
+    default = world.add(NextRunTime=None, Schedule=None)
+    started = world.add(NextRunTime=None, Schedule="every 1h", StartAt=NOON + timedelta(minutes=7))
+    assert world.beat.next_wake().due_at is None
+    mend_all(world)
+    world.at(NOON + timedelta(minutes=30))
+    claims = {claim.job_name: claim.slot.scheduled_for for claim in world.claim().claims}
+    assert claims == {
+        every: NOON + timedelta(minutes=30),
+        cron: NOON + timedelta(minutes=30),
+        default: NOON + timedelta(minutes=30),
+        started: NOON + timedelta(minutes=7),
+    }
+
+
+def test_a_row_with_the_missions_columns_and_a_task_is_a_working_job(world: World) -> None:
+    world.sql("INSERT INTO Jobs (Namespace, JobName, TaskName) VALUES (?, 'by hand', 'app.task')", world.namespace)
+    mend_all(world)
+    world.later(600)
+    claim = world.claim_one()
+    assert (claim.job_name, claim.slot.scheduled_for) == ("by hand", NOON + timedelta(minutes=10))
+
+
+def test_a_schedule_that_never_comes_is_said_so(world: World) -> None:
+    name = world.add(NextRunTime=None, Schedule="solar sunrise 89.99 0")
+    mend_all(world)
+    job = world.job(name)
+    assert job["quarantine"] is not None or job["nextruntime"] is not None
+
+
+def test_a_disabled_row_needs_no_next_run(world: World) -> None:
+    name = world.add(NextRunTime=None, Enabled=0)
+    mend_all(world)
+    assert world.job(name)["nextruntime"] is None
+
+
+def test_instants_in_other_forms_are_normalised_on_sqlite(world: World) -> None:
+    if world.store.database.dialect.name != "sqlite":
+        pytest.skip("only SQLite keeps instants as text")
+    forms = ["2027-03-01T11:00:00Z", "2027-03-01 11:00:00", "2027-03-01T12:00:00+01:00", "2027-03-01 11:00"]
+    names = [world.add(NextRunTime=form) for form in forms]
+    mend_all(world)
+    assert {world.job(name)["nextruntime"] for name in names} == {"2027-03-01 11:00:00.000000"}
+    assert len(world.claim().claims) == len(forms)
+
+
+@pytest.mark.parametrize("form", ["tomorrow", "1772366400", "2027-02-30 00:00:00.000000", "01/03/2027 11:00", ""])
+def test_an_instant_that_nobody_can_read_is_quarantined_on_sqlite(world: World, form: str) -> None:
+    if world.store.database.dialect.name != "sqlite":
+        pytest.skip("the other databases refuse to store it")
+    name, right = world.add(NextRunTime=form), world.add()
+    mend_all(world)
+    assert [claim.job_name for claim in world.claim().claims] == [right]
+    assert world.job(name)["quarantine"].startswith("NextRunTime = ")
+    assert world.job(name)["nextruntime"] == form
+
+
+def test_a_failure_that_nobody_foresaw_is_quarantined_too(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug in the planning of one row must not stop the others, and must not stay hidden."""
+    from celery_sqlbeat import planning
+
+    bad, right = world.add(TaskName="app.bad"), world.add()
+    read = planning.read_definition
+
+    def read_or_break(row: Any, rules: Any) -> Any:
+        if row.task_name == "app.bad":
+            raise ZeroDivisionError
+        return read(row, rules)
+
+    monkeypatch.setattr(planning, "read_definition", read_or_break)
+    with caplog.at_level(logging.WARNING):
+        assert [claim.job_name for claim in world.claim().claims] == [right]
+    assert "ZeroDivisionError" in world.job(bad)["quarantine"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def mend_all(world: World) -> list[str]:
+    """What a beat does with loose rows at every poll; returns the names newly set aside."""
+    mends, quarantines = world.planner.mend(world.beat.loose_rows(100))
+    world.beat.mend(mends, quarantines)
+    return [quarantine.job_name for quarantine in quarantines]
