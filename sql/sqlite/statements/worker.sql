@@ -32,8 +32,12 @@ WHERE
         (
             r.State IN ('claimed', 'running') AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id
             AND Jobs.Fence = r.Fence AND Jobs.LockedBy IS NOT NULL
-            -- One time only: the same question again, or a later retry by Celery itself.
-            AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < r.celery_retries OR r.StartId = r.start_id)
+            -- One time only: a later retry by Celery itself, or the same question again before such a retry.
+            AND (
+                Jobs.StartedRetry IS NULL
+                OR Jobs.StartedRetry < r.celery_retries
+                OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
+            )
         )
         -- Not where an unlocking by hand left a run behind: the row must not forget it.
         OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL)
