@@ -20,6 +20,12 @@ class SqlWorkerStore:
 
     def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
         rows = sorted(requests, key=itemgetter(0))
+        started = self._start(rows)
+        # Where the statement waited for a job whose beat was just marking the run dispatched, it knew only the state
+        # before: what looks stale is looked at once more.
+        return started | self._start([row for row in rows if row.run_id not in started])
+
+    def _start(self, rows: Sequence[StartRequest]) -> dict[str, StartedRun]:
         if not rows:
             return {}
         scope = {"namespace": self._namespace, "worker": self._worker}

@@ -2,11 +2,14 @@
 
 -- name: start_jobs
 -- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer
--- A missing row: the message is stale, a duplicate, or another run holds the job.
+-- A missing row: the message is stale, a duplicate, or another run holds the job; or the run was dispatched while this
+-- statement waited for the job's row, so ask again.
 WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (:rows),
 
 r AS MATERIALIZED (
-    SELECT p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId
+    SELECT
+        p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
+        CASE WHEN r.State = 'dispatched' THEN (SELECT j.Fence FROM Jobs AS j WHERE j.Id = r.JobId) END AS SeenFence
     FROM p
     INNER JOIN JobRuns AS r ON r.RunId = p.run_id
     WHERE
@@ -39,8 +42,11 @@ WHERE
                 OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
             )
         )
-        -- Not where an unlocking by hand left a run behind: the row must not forget it.
-        OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL)
+        -- Not where an unlocking by hand left a run behind: the row must not forget it. Nor where the fence has grown
+        -- since the state was read: another copy may have run meanwhile.
+        OR (
+            r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL AND Jobs.Fence = r.SeenFence
+        )
     )
 RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt AS Published;
 
