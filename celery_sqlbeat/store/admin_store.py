@@ -10,7 +10,7 @@ from celery_sqlbeat.lifecycle import CANCELLED, Ending
 from celery_sqlbeat.model import MANUAL, GapRecord, JobDraft, JobRecord, RunRecord
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import FIRST_ID, LAST_ID
-from celery_sqlbeat.store.run_store import Release, release
+from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
@@ -87,9 +87,7 @@ class SqlAdminStore:
 
         def work(session: Session) -> bool:
             found = session.fetch("request_delete", namespace=self._namespace, job_name=job_name)
-            if found:
-                session.fetch("cancel_waiting", namespace=self._namespace, job_id=found[0][0])
-                session.fetch("delete_requested", found)
+            delete_free(session, self._namespace, found)
             session.fetch("bump_changes", namespace=self._namespace)
             return bool(found)
 

@@ -7,7 +7,7 @@ from celery_sqlbeat.lifecycle import DISPATCHED, Ending, given_back
 from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan, Quarantine
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.protocol import FIRST_ID, Claimed, Plans, Wake
-from celery_sqlbeat.store.run_store import Release, release
+from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Session
 
 
@@ -104,7 +104,7 @@ class SqlBeatStore:
 
     def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
         rows = [(job_id,) for job_id in sorted(job_ids)]
-        return {row[0] for row in self._database.fetch("delete_requested", rows)} if rows else set()
+        return self._database.write(lambda session: delete_free(session, self._namespace, rows))
 
     def _due(self, session: Session, batch_size: int, code_keys: Sequence[str]) -> list[DueJob]:
         scope = {"namespace": self._namespace, "code_keys": list(code_keys)}

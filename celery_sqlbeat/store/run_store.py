@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from celery_sqlbeat.lifecycle import FAILED, RUNNING, TRANSITIONS, Ending
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.session import Rows, Session
 
 _LONGEST_ERROR = 2000  # characters; the last line of a traceback says what happened
 _LONGEST_TRACEBACK = 16000
@@ -71,6 +71,14 @@ def release(
         return {row[0] for row in session.fetch("read_endings", rows)} or None
 
     return database.write(work, settle)
+
+
+def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:
+    """Delete those of the jobs to be deleted that no run holds; what waited for its turn gets its outcome."""
+    found = session.fetch("delete_requested", job_ids) if job_ids else []
+    for job_id, run_id in found:
+        session.fetch("cancel_waiting", namespace=namespace, job_id=job_id, run_id=run_id)
+    return {job_id for job_id, _ in found}
 
 
 @cache  # ten states

@@ -80,7 +80,8 @@ RETURNING Version;
 
 -- name: insert_outbox
 -- rows: run_id uuid, job_id uuid, kind text, scheduled_for timestamptz, attempt integer, prior_state text
--- Extra slots and replays: attempts that wait for a beat.
+-- Extra slots and replays: attempts that wait for a beat. A missing row: the job is gone, or about to go.
+-- The job is locked, so that it is not deleted meanwhile: nobody would take the attempt up.
 WITH p (run_id, job_id, kind, scheduled_for, attempt, prior_state) AS (:rows)
 
 INSERT INTO JobRuns (
@@ -91,7 +92,8 @@ SELECT
     p.prior_state, j.Fence,
     statement_timestamp(), statement_timestamp()
 FROM p
-INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace
+INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace AND j.DeleteRequested = 0
+FOR SHARE OF j
 RETURNING RunId;
 
 -- name: leave_dead
@@ -168,7 +170,7 @@ FROM Jobs
 WHERE Namespace = :namespace AND JobName = :job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: cancel_waiting
--- The attempts of a job that wait for their turn get their outcome: the job is deleted.
+-- The attempts of a deleted job that wait for their turn get their outcome; `run_id` is the one that waited for its retry.
 UPDATE JobRuns SET
     State = 'cancelled',
     PriorState = State,
@@ -179,7 +181,7 @@ WHERE
     State IN ('scheduled', 'retry')
     AND (
         (Namespace = :namespace AND DueAt IS NOT NULL AND JobId = CAST(:job_id AS uuid))
-        OR RunId = (SELECT j.RetryRunId FROM Jobs AS j WHERE j.Id = CAST(:job_id AS uuid))
+        OR RunId = CAST(:run_id AS uuid)
     );
 
 -- name: purge_runs

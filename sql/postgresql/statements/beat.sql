@@ -332,8 +332,9 @@ RETURNING Jobs.Id;
 
 -- name: delete_requested
 -- rows: job_id uuid
+-- A missing row: a run holds the job, or its deletion was not asked for.
 WITH p (job_id) AS (:rows)
 
 DELETE FROM Jobs
 WHERE Id IN (SELECT p.job_id FROM p) AND DeleteRequested = 1 AND LockedBy IS NULL
-RETURNING Id;
+RETURNING Id, RetryRunId;

@@ -81,7 +81,7 @@ RETURNING Version;
 
 -- name: insert_outbox
 -- rows: run_id, job_id, kind, scheduled_for, attempt, prior_state
--- Extra slots and replays: attempts that wait for a beat.
+-- Extra slots and replays: attempts that wait for a beat. A missing row: the job is gone, or about to go.
 WITH p (run_id, job_id, kind, scheduled_for, attempt, prior_state) AS (:rows)
 
 INSERT INTO JobRuns (
@@ -92,7 +92,7 @@ SELECT
     p.prior_state, j.Fence,
     :now, :now
 FROM p
-CROSS JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace
+CROSS JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace AND j.DeleteRequested = 0
 RETURNING RunId;
 
 -- name: leave_dead
@@ -169,7 +169,7 @@ FROM Jobs
 WHERE Namespace = :namespace AND JobName = :job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: cancel_waiting
--- The attempts of a job that wait for their turn get their outcome: the job is deleted.
+-- The attempts of a deleted job that wait for their turn get their outcome; `run_id` is the one that waited for its retry.
 UPDATE JobRuns SET
     State = 'cancelled',
     PriorState = State,
@@ -180,7 +180,7 @@ WHERE
     State IN ('scheduled', 'retry')
     AND (
         (Namespace = :namespace AND DueAt IS NOT NULL AND JobId = :job_id)
-        OR RunId = (SELECT j.RetryRunId FROM Jobs AS j WHERE j.Id = :job_id)
+        OR RunId = :run_id
     );
 
 -- name: purge_runs
