@@ -135,7 +135,7 @@ def test_a_heartbeat_of_the_attempt_before_it_was_un_started_is_lost(world: Worl
 def test_a_heartbeat_is_lost_after_an_unlocking_by_hand(world: World) -> None:
     name = world.add()
     run = world.running()
-    world.sql("UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", world.job(name)["id"])
+    world.change(name, LockedBy=None)
     assert world.worker.extend([(run, LEASE)]) == {run.run_id}
 
 

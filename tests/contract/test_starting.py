@@ -173,7 +173,6 @@ def test_a_batch_starts_what_may_begin_and_only_that(world: World) -> None:
     claims = world.claim().claims
     world.publish(*claims)
     world.start(claims[0])
-    world.beat.reclaim([])
     world.finish(world.worker.start([world.request(claims[1])])[claims[1].run_id])
     requests = [world.request(claim) for claim in claims]
     requests[2] = requests[2]._replace(claim_id=world.ids.one())
@@ -256,7 +255,7 @@ def test_a_late_start_keeps_out_of_a_job_that_was_unlocked_by_hand(world: World)
     world.beat.mark_dispatched([early])
     world.later(60)
     run = world.running()
-    world.sql("UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", world.job(name)["id"])
+    world.change(name, LockedBy=None)
     assert world.start(early) is None
     assert world.claim_one().slot.continues == run.run_id
 

@@ -75,6 +75,11 @@ class World:
         self.sql(f"INSERT INTO Jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", *row.values())
         return name
 
+    def change(self, name: str, **columns: Any) -> None:
+        """Change the row of a job by hand."""
+        sets = ", ".join(f"{column} = ?" for column in columns)
+        self.sql(f"UPDATE Jobs SET {sets} WHERE Namespace = ? AND JobName = ?", *columns.values(), self.namespace, name)
+
     def job(self, name: str) -> Mapping[str, Any]:
         """The row of a job."""
         return self.sql("SELECT * FROM Jobs WHERE Namespace = ? AND JobName = ?", self.namespace, name)[0]

@@ -1,0 +1,631 @@
+"""Outcomes: who may write them, what becomes of the slot, and when the job goes on."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.lifecycle import Backoff, Ending, after_failure, after_lost_lease, after_success, given_back
+from celery_sqlbeat.model import StartedRun
+from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
+
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+BACKOFF = Backoff(base=8.0, factor=2.0, longest=600.0)
+
+
+def failed(run: StartedRun, error: str | None = None, random: float = 1.0) -> Ending:
+    """What a worker decides about a run that raised; `random` is the jitter's draw."""
+    return after_failure(run.failures, run.max_retries, BACKOFF, lambda: random, error)
+
+
+def lost(run: StartedRun, limit: int = 5, counted: bool = True) -> Ending:
+    """What is decided about a run whose lease was lost."""
+    return after_lost_lease(run.lost_leases, limit, counted=counted)
+
+
+def retried(world: World, run: StartedRun, ending: Ending) -> StartedRun:
+    """End a run that is to be tried again, and start the attempt that follows."""
+    assert world.finish(run, ending)
+    world.later(ending.retry_seconds or 0)
+    return world.running()
+
+
+# Who may write
+
+
+def test_an_outcome_is_written_once(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    assert world.finish(run)
+    before = world.job(name), world.runs(name)
+    world.later(5)
+    assert not world.finish(run, failed(run))
+    assert not world.finish(run)
+    assert (world.job(name), world.runs(name)) == before
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+@pytest.mark.parametrize("field", ["run_id", "claim_id", "fence"])
+def test_an_outcome_needs_run_claim_and_fence_each(world: World, field: str, columns: Mapping[str, Any]) -> None:
+    name = world.add(**columns)
+    run = world.running()
+    before = world.job(name), world.runs(name)
+    for other in (run.fence - 1, run.fence + 1) if field == "fence" else (world.ids.one(), world.ids.one()):
+        assert not world.finish(run._replace(**{field: other}))
+    assert (world.job(name), world.runs(name)) == before
+    assert world.finish(run)
+
+
+def test_an_outcome_under_the_fence_of_the_successor_changes_nothing(world: World) -> None:
+    name = world.add()
+    zombie = world.running()
+    world.later(LEASE)
+    world.sweep()
+    successor = world.running()
+    before = world.job(name), world.runs(name)
+    assert not world.finish(zombie)
+    assert not world.finish(zombie._replace(fence=successor.fence))
+    assert not world.finish(zombie._replace(run_id=successor.run_id, fence=successor.fence))
+    assert not world.finish(zombie._replace(claim_id=successor.claim_id, fence=successor.fence))
+    assert not world.finish(zombie._replace(run_id=successor.run_id, claim_id=successor.claim_id))
+    assert (world.job(name), world.runs(name)) == before
+    assert world.finish(successor)
+
+
+def test_a_lease_past_its_end_may_still_be_ended_until_somebody_takes_it(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.later(LEASE + 60)
+    assert world.finish(run)
+    assert world.states(name) == ["success"]
+
+
+def test_a_batch_of_outcomes_writes_those_that_are_not_lost(world: World) -> None:
+    names = [world.add() for _ in range(4)]
+    runs = world.worker.start([world.request(claim) for claim in world.claim().claims])
+    by_name = {run.job_name: run for run in runs.values()}
+    world.finish(by_name[names[0]])
+    world.change(names[1], LockedBy=None)
+    outcomes = [(by_name[name], after_success()) for name in names[:3]] + [
+        (by_name[names[3]], failed(by_name[names[3]]))
+    ]
+    assert world.worker.finish(outcomes) == {by_name[names[0]].run_id, by_name[names[1]].run_id}
+    assert [world.states(name)[0] for name in names] == ["success", "running", "success", "retry"]
+
+
+def test_no_outcomes_are_none_lost(world: World) -> None:
+    assert world.worker.finish([]) == set()
+
+
+# Success
+
+
+def test_success_frees_the_job_and_forgets_the_claim(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.later(5)
+    world.finish(run)
+    job = world.job(name)
+    for column in ("lockedby", "lockedat", "leaseendsat", "claimedat", "publishedat", "plannedat", "runid", "claimid"):
+        assert job[column] is None, column
+    assert (job["startedretry"], job["retryat"], job["retryrunid"]) == (None, None, None)
+    assert world.instant(name, "lastruntime") == world.now
+    assert job["fence"] > run.fence
+
+
+def test_success_is_recorded_with_its_instants(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.later(1)
+    world.publish(claim)
+    world.later(1)
+    run = world.start(claim)
+    world.later(1)
+    assert run is not None and world.finish(run, after_success("replaced"))
+    (row,) = world.runs(name)
+    assert (row["state"], row["priorstate"], row["reason"]) == ("success", "running", "replaced")
+    instants = [as_instant(row[column]) for column in ("claimedat", "publishedat", "startedat", "finishedat")]
+    assert instants == [NOON + n * SECOND for n in range(4)]
+    assert (row["claimedby"], row["startedby"]) == ("beat-1", "worker-1")
+
+
+def test_from_start_counts_from_the_claim_not_from_slot_or_end(world: World) -> None:
+    name = world.add(NextRunTime=NOON - 7 * SECOND)
+    run = world.running()
+    world.later(25)
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == NOON + MINUTE
+
+
+def test_from_start_counts_from_the_claim_of_the_attempt_that_succeeded(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.later(10)
+    run = retried(world, run, failed(run))
+    claimed = world.now
+    world.later(3)
+    world.finish(run)
+    assert claimed == NOON + 18 * SECOND
+    assert world.instant(name, "nextruntime") == claimed + MINUTE
+
+
+def test_fixed_rate_does_not_drift(world: World) -> None:
+    name = world.add(Policies='{"cadence": "fixed_rate"}')
+    slots = []
+    for late in (3.0, 11.5, 0.25, 44.0, 29.0):
+        world.at((world.instant(name, "nextruntime") or NOON) + timedelta(seconds=late))
+        run = world.running()
+        slots.append(run.scheduled_for)
+        world.later(late)
+        world.finish(run)
+    assert slots == [NOON + n * MINUTE for n in range(5)]
+    assert world.states(name) == ["success"] * 5
+
+
+def test_fixed_rate_keeps_its_grid_through_retries(world: World) -> None:
+    name = world.add(Policies='{"cadence": "fixed_rate"}')
+    run = world.running()
+    run = retried(world, run, failed(run))
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == NOON + MINUTE
+
+
+def test_fixed_delay_counts_from_the_end_of_the_run(world: World) -> None:
+    name = world.add(Policies='{"cadence": "fixed_delay"}')
+    run = world.running()
+    world.later(43)
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == world.now + MINUTE
+
+
+def test_fixed_delay_counts_from_the_end_of_the_last_attempt(world: World) -> None:
+    name = world.add(Policies='{"cadence": "fixed_delay"}')
+    run = world.running()
+    world.later(10)
+    run = retried(world, run, failed(run))
+    world.later(5)
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == world.now + MINUTE == NOON + 23 * SECOND + MINUTE
+
+
+def test_a_cron_job_takes_the_next_point_of_its_grid(world: World) -> None:
+    name = world.add(Schedule="cron */5 * * * *")
+    world.later(70)
+    run = world.running()
+    world.later(30)
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == NOON + 5 * MINUTE
+
+
+def test_a_cron_job_whose_retries_passed_a_slot_records_it(world: World) -> None:
+    name = world.add(Schedule="cron * * * * *")
+    run = world.running()
+    world.later(150)
+    world.worker.extend([(run, LEASE)])
+    run = retried(world, run, failed(run, random=0))
+    world.finish(run)
+    world.running()
+    assert [(row["state"], row["slotcount"]) for row in world.runs(name)] == [
+        ("retry", 1),
+        ("success", 1),
+        ("skipped", 1),
+        ("running", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"Policies": '{"cadence": "fixed_rate"}'},
+        {"Policies": '{"cadence": "fixed_delay"}'},
+        {"Schedule": "cron * * * * *"},
+    ],
+)
+@pytest.mark.parametrize("moment", ["before the claim", "while it runs", "before the retry"])
+def test_the_next_slot_is_later_than_the_one_ended_though_the_clock_stepped_back(
+    world: World, columns: Mapping[str, Any], moment: str
+) -> None:
+    name = world.add(**columns)
+    if moment == "before the claim":
+        # The clock that made the slot due was ahead; the claim fell just before it was set back.
+        world.at(NOON)
+    run = world.running()
+    if moment == "before the retry":
+        world.finish(run, failed(run, random=0))
+        world.later(1)
+        run = world.running()
+    world.at(NOON - timedelta(hours=2))
+    world.finish(run)
+    following = world.instant(name, "nextruntime")
+    assert following is not None and following > NOON
+
+
+def test_a_retry_claimed_after_the_clock_stepped_back_still_leads_to_a_later_slot(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.at(NOON - timedelta(hours=2))
+    run = retried(world, run, failed(run, random=0))
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == NOON + MINUTE
+
+
+# An operator's change
+
+
+@pytest.mark.parametrize("changed", [NOON - timedelta(days=1), NOON + timedelta(days=1)])
+@pytest.mark.parametrize("ending", [after_success(), Ending("dlq", "retries exhausted"), Ending("cancelled")])
+def test_an_operators_next_run_wins_over_the_outcome(world: World, changed: datetime, ending: Ending) -> None:
+    name = world.add()
+    run = world.running()
+    world.change(name, NextRunTime=changed)
+    assert world.finish(run, ending)
+    assert world.instant(name, "nextruntime") == changed
+
+
+def test_an_operators_next_run_wins_also_while_the_slot_waits_for_its_retry(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.finish(run, failed(run))
+    changed = NOON + timedelta(hours=5)
+    world.change(name, NextRunTime=changed)
+    world.later(8)
+    run = world.running()
+    assert run.attempt == 2
+    world.finish(run)
+    assert world.instant(name, "nextruntime") == changed
+
+
+def test_an_operators_next_run_wins_also_while_the_slot_waits_to_be_claimed_again(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    changed = NOON + timedelta(hours=5)
+    world.change(name, NextRunTime=changed)
+    world.beat.give_back([claim], "no broker")
+    world.finish(world.running())
+    assert world.instant(name, "nextruntime") == changed
+
+
+def test_an_operators_change_does_not_finish_a_once_job(world: World) -> None:
+    name = world.add(Schedule="once 2027-03-01T12:00:00Z")
+    run = world.running()
+    world.change(name, NextRunTime=NOON + MINUTE)
+    world.finish(run)
+    assert (world.job(name)["enabled"], world.instant(name, "nextruntime")) == (1, NOON + MINUTE)
+
+
+def test_a_job_disabled_while_it_runs_ends_its_slot_and_stays_disabled(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.change(name, Enabled=0)
+    assert world.finish(run)
+    assert (world.job(name)["enabled"], world.instant(name, "nextruntime")) == (0, NOON + MINUTE)
+
+
+# Failure
+
+
+def test_a_failure_frees_the_job_and_leaves_its_next_run(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.later(5)
+    assert world.finish(run, failed(run, "ValueError: no"))
+    job = world.job(name)
+    assert (job["lockedby"], job["lastruntime"]) == (None, None)
+    assert world.instant(name, "nextruntime") == NOON
+    assert world.instant(name, "retryat") == world.now + 8 * SECOND
+    (row,) = world.runs(name)
+    assert (row["state"], row["priorstate"], row["error"]) == ("retry", "running", "ValueError: no")
+
+
+def test_a_retry_is_a_new_attempt_under_a_new_run_id_and_a_higher_fence(world: World) -> None:
+    world.add()
+    first = world.running()
+    second = retried(world, first, failed(first))
+    assert second.run_id != first.run_id and second.claim_id != first.claim_id
+    assert second.fence > first.fence
+    assert (second.attempt, second.scheduled_for, second.failures) == (2, first.scheduled_for, 1)
+
+
+def test_the_backoff_doubles_and_is_jittered_fully(world: World) -> None:
+    name = world.add(Policies='{"max_retries": 4}')
+    run = world.running()
+    for random, expected in ((0.5, 4), (0.0, 0), (1.0, 32), (0.25, 16)):
+        world.finish(run, failed(run, random=random))
+        assert world.instant(name, "retryat") == world.now + expected * SECOND
+        world.later(expected)
+        run = world.running()
+
+
+def test_a_slot_out_of_retries_is_a_dead_letter_and_the_job_goes_on(world: World) -> None:
+    name = world.add(Policies='{"max_retries": 2}')
+    run = world.running()
+    for _ in range(2):
+        run = retried(world, run, failed(run))
+    claimed = world.now
+    world.later(2)
+    assert world.finish(run, failed(run, "ZeroDivisionError"))
+    assert world.states(name) == ["retry", "retry", "dlq"]
+    dead = world.runs(name)[-1]
+    assert (dead["failures"], dead["error"], dead["priorstate"]) == (3, "ZeroDivisionError", "failed")
+    job = world.job(name)
+    assert (job["retryat"], job["retryrunid"], job["lastruntime"]) == (None, None, None)
+    assert world.instant(name, "nextruntime") == claimed + MINUTE
+    world.at(claimed + MINUTE)
+    following = world.running()
+    assert (following.attempt, following.failures, following.lost_leases) == (1, 0, 0)
+
+
+def test_without_retries_the_first_failure_is_final(world: World) -> None:
+    name = world.add(Policies='{"max_retries": 0}')
+    run = world.running()
+    world.finish(run, failed(run))
+    assert world.states(name) == ["dlq"]
+
+
+def test_a_waiting_retry_keeps_no_other_job_waiting(world: World) -> None:
+    world.add()
+    run = world.running()
+    world.finish(run, failed(run))
+    other = world.add()
+    assert [claim.job_name for claim in world.claim().claims] == [other]
+
+
+def test_a_retry_keeps_the_first_wish_of_the_broker_out_of_the_schedule(world: World) -> None:
+    """A retry that is claimed late does not swallow slots: they are recorded."""
+    name = world.add(Schedule="cron * * * * *")
+    run = world.running()
+    world.finish(run, failed(run))
+    world.later(600)
+    run = world.running()
+    assert (run.attempt, run.scheduled_for) == (2, NOON)
+    world.finish(run)
+    assert world.claim_one().slot.scheduled_for == NOON + 10 * MINUTE
+    gap = world.runs(name)[2]
+    assert (gap["state"], gap["slotcount"]) == ("skipped", 9)
+
+
+# Lost leases, shutdowns
+
+
+def test_lost_leases_are_counted_apart_from_failures(world: World) -> None:
+    world.add()
+    run = world.running()
+    run = retried(world, run, lost(run))
+    assert (run.attempt, run.failures, run.lost_leases) == (2, 0, 1)
+    run = retried(world, run, failed(run))
+    assert (run.attempt, run.failures, run.lost_leases) == (3, 1, 1)
+
+
+def test_a_slot_that_loses_lease_after_lease_is_a_dead_letter(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    for _ in range(2):
+        run = retried(world, run, lost(run, limit=2))
+    world.finish(run, lost(run, limit=2))
+    assert world.states(name) == ["retry", "retry", "dlq"]
+    assert world.runs(name)[-1]["error"] == "lease lost 3 times"
+    assert world.job(name)["retryat"] is None
+
+
+def test_uncounted_losses_are_no_reason_to_give_up(world: World) -> None:
+    world.add()
+    run = world.running()
+    for attempt in range(2, 10):
+        run = retried(world, run, lost(run, limit=2, counted=False))
+        assert (run.attempt, run.failures, run.lost_leases) == (attempt, 0, 0)
+
+
+def test_a_run_that_was_un_started_is_claimed_again_under_the_same_attempt(world: World) -> None:
+    name = world.add()
+    first = world.running()
+    assert world.finish(first, given_back("shutdown"))
+    assert world.states(name) == ["scheduled"]
+    claim = world.claim_one()
+    assert (claim.run_id, claim.slot.attempt) == (first.run_id, 1)
+    assert claim.claim_id != first.claim_id and claim.fence > first.fence
+    again = world.start(claim)
+    assert again is not None and (again.failures, again.lost_leases) == (0, 0)
+    world.finish(again)
+    assert world.states(name) == ["success"]
+
+
+# Extra slots and overlapping runs: the job's own schedule does not notice them
+
+
+def extra_run(world: World, name: str) -> StartedRun:
+    """Start an extra slot of a job whose schedule is not due."""
+    assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    return world.running()
+
+
+def test_an_extra_slot_leaves_the_schedule_alone(world: World) -> None:
+    name = world.add(NextRunTime=NOON + timedelta(hours=1))
+    run = extra_run(world, name)
+    assert (run.kind, run.scheduled_for) == ("manual", NOON)
+    world.later(5)
+    assert world.finish(run)
+    assert world.instant(name, "nextruntime") == NOON + timedelta(hours=1)
+    assert world.instant(name, "lastruntime") == world.now
+
+
+def test_a_failed_extra_slot_is_tried_again_once_per_failure(world: World) -> None:
+    name = world.add(NextRunTime=NOON + timedelta(hours=1))
+    run = extra_run(world, name)
+    world.finish(run, failed(run))
+    assert world.job(name)["retryat"] is None
+    assert world.claim().claims == []
+    world.later(8)
+    second = world.running()
+    assert (second.kind, second.scheduled_for, second.attempt, second.failures) == ("manual", NOON, 2, 1)
+    world.finish(second)
+    world.later(600)
+    assert world.claim().claims == []
+    assert world.states(name) == ["retry", "success"]
+
+
+def test_an_extra_slot_does_not_disturb_a_slot_that_waits_for_its_retry(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.finish(run, failed(run))
+    retry_at = world.job(name)["retryat"]
+    extra = extra_run(world, name)
+    assert world.finish(extra)
+    assert world.job(name)["retryat"] == retry_at
+    world.later(8)
+    assert world.running().attempt == 2
+    assert sorted(world.states(name)) == ["retry", "running", "success"]
+
+
+def test_an_extra_slot_unlocked_by_hand_goes_back_to_the_outbox(world: World) -> None:
+    for start in (False, True):
+        name = world.add(NextRunTime=world.now + timedelta(hours=1))
+        world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+        claim = world.claim_one()
+        if start:
+            world.start(claim)
+        world.change(name, LockedBy=None, NextRunTime=world.now)
+        world.finish(world.running())
+        world.finish(world.running())
+        ends = {row["kind"]: row["state"] for row in world.runs(name) if row["state"] != "retry"}
+        assert ends == {"manual": "success", "schedule": "success"}
+
+
+def test_a_run_left_behind_by_a_hand_is_not_forgotten_over_an_extra_slot(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.change(name, LockedBy=None, NextRunTime=NOON + MINUTE)
+    world.admin.add_slot(world.ids.run_ids(1)[0], run.job_id)
+    following = world.running()
+    assert (following.kind, following.scheduled_for, following.attempt) == ("schedule", NOON, 2)
+    world.finish(following)
+    extra = world.running()
+    assert extra.kind == "manual"
+
+
+def test_a_retry_is_not_forgotten_over_an_extra_slot_left_behind_by_a_hand(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.finish(run, failed(run))
+    extra_run(world, name)
+    world.change(name, LockedBy=None)
+    world.later(8)
+    second = world.running()
+    assert (second.kind, second.scheduled_for, second.attempt) == ("schedule", NOON, 2)
+    world.finish(second)
+    again = world.running()
+    assert (again.kind, again.attempt) == ("manual", 2)
+
+
+def test_an_overlapping_run_that_fails_is_tried_again_under_the_same_slot(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    run = world.start(claim)
+    assert run is not None and world.finish(run, failed(run))
+    assert world.instant(name, "nextruntime") == NOON + MINUTE
+    world.later(8)
+    again = world.claim_one()
+    assert (again.slot.scheduled_for, again.slot.attempt, again.slot.failures) == (NOON, 2, 1)
+    world.beat.mark_dispatched([again])
+    second = world.start(again)
+    assert second is not None and world.finish(second)
+    world.later(30)
+    assert world.claim().claims == []
+    assert world.states(name) == ["retry", "success"]
+
+
+def test_an_overlapping_run_may_end_before_it_is_marked_dispatched(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    run = world.start(claim)
+    assert run is not None and world.finish(run)
+    assert world.states(name) == ["success"]
+    assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
+    assert world.beat.mark_dispatched([claim]) == set()
+
+
+@pytest.mark.parametrize("early", [failed, lost])
+def test_an_overlapping_run_may_fail_before_it_is_marked_dispatched(world: World, early: Any) -> None:
+    """Its schedule goes on, and the retry is entered once."""
+    name = world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    run = world.start(claim)
+    assert run is not None and world.finish(run, early(run))
+    assert world.beat.mark_dispatched([claim]) == set()
+    job = world.job(name)
+    assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)
+    world.later(8)
+    again = world.claim_one()
+    assert again.slot.attempt == 2
+    world.beat.mark_dispatched([again])
+    assert world.claim().claims == []
+    assert world.states(name) == ["retry", "dispatched"]
+
+
+def test_an_overlapping_run_unlocked_by_hand_is_lost_to_its_holder(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    run = world.running()
+    world.change(name, LockedBy=None)
+    assert world.claim_one().slot.attempt == 2
+    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert not world.finish(run)
+    world.later(LEASE)
+    assert {lease.attempt for lease in world.beat.ended(10)} == {2}
+
+
+def test_a_late_run_that_fails_is_tried_again_beside_the_schedule(world: World) -> None:
+    """Its job has moved on, so its next attempt comes through the outbox."""
+    name = world.add()
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    run = world.start(claim)
+    assert run is not None and world.finish(run, failed(run))
+    assert (world.job(name)["retryat"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
+    world.later(8)
+    again = world.running()
+    assert (again.scheduled_for, again.attempt) == (NOON, 2)
+    world.finish(again)
+    assert world.instant(name, "nextruntime") == NOON + MINUTE
+    world.later(20)
+    assert world.claim().claims == []
+    assert world.states(name) == ["retry", "success"]
+
+
+# The database's own guard
+
+
+@pytest.mark.parametrize("state", ["retry", "dispatched", "dlq", "failed", "unheard of", "claimed"])
+def test_the_database_refuses_an_illegal_transition(world: World, state: str) -> None:
+    name = world.add()
+    world.finish(world.running())
+    with pytest.raises(Exception, match=r"(?i)JobRuns_Transitions"):
+        world.sql(
+            "UPDATE JobRuns SET PriorState = State, State = ? WHERE Namespace = ? AND JobName = ?",
+            state,
+            world.namespace,
+            name,
+        )
+    assert world.states(name) == ["success"]
+
+
+def test_the_database_refuses_a_run_that_was_born_running(world: World) -> None:
+    name = world.add()
+    world.claim_one()
+    with pytest.raises(Exception, match=r"(?i)JobRuns_Transitions"):
+        world.sql(
+            "UPDATE JobRuns SET PriorState = 'new', State = 'running' WHERE Namespace = ? AND JobName = ?",
+            world.namespace,
+            name,
+        )
+
+
+def test_a_long_error_is_kept_by_its_end(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    world.finish(run, failed(run, "x" * 5000 + "the last line"))
+    error = world.runs(name)[0]["error"]
+    assert len(error) == 2000
+    assert error.startswith("... x") and error.endswith("the last line")
