@@ -10,7 +10,11 @@ r AS MATERIALIZED (
     SELECT
         p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Advances, r.SeenNextRunTime,
         -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
-        CASE WHEN r.Exclusive = 1 OR r.State <> 'running' THEN p.retry_seconds END AS retry_seconds,
+        -- Its start does not lock the job, so its own row is locked here, before the job's.
+        CASE
+            WHEN r.Exclusive = 1 THEN p.retry_seconds
+            WHEN (SELECT b.State FROM JobRuns AS b WHERE b.RunId = p.run_id FOR UPDATE) <> 'running' THEN p.retry_seconds
+        END AS retry_seconds,
         CASE
             WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
             ELSE greatest(statement_timestamp(), r.ScheduledFor) + r.DelaySeconds * interval '1 second'
