@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from celery_sqlbeat.store import Store
 
 JOBS = 10_000
 BATCH = 500
-ROUNDS = 5  # after one to warm up
+ROUNDS = 9  # after one to warm up
 
 _DUE = {
     "sqlite": "UPDATE Jobs SET NextRunTime = strftime('%Y-%m-%d %H:%M:%f000', 'now', '-1 second')",
@@ -35,39 +36,43 @@ _FILL = {
 
 
 class Rates(NamedTuple):
-    """Cycles a second."""
+    """Cycles a second, and what the store leaves of the bare rate: the medians of the rounds."""
 
     store: float
     bare: float
-
-    @property
-    def ratio(self) -> float:
-        """What of the bare rate is left."""
-        return self.store / self.bare
+    ratio: float
 
 
 def measure(place: Place, twin: Place) -> Rates:
-    """Measure the store on one place, then the statements it issued there on the driver alone on an equal one."""
-    rounds: list[list[Statement]] = []
+    """Measure rounds of the store on one place, each followed by its statements on the driver alone on an equal one."""
     database = place.dialect().name
     for one in (place, twin):
         one.by_hand(_FILL[database].format(jobs=JOBS))
-    store, store_seconds = place.store(), []
+    store, bare = place.store(), twin.bare()
+    pairs = []
     for _ in range(ROUNDS + 1):
-        place.by_hand(_DUE[database])
-        place.recording = []
-        store_seconds.append(_seconds_of_cycles(store))
-        rounds.append(place.recording)
+        for one in (place, twin):
+            one.by_hand(_DUE[database])
+        statements: list[Statement] = []
+        place.recording = statements
+        store_seconds = _seconds_of_cycles(store)
         place.recording = None
+        pairs.append((store_seconds, _seconds_of_statements(bare, statements)))
     store.close()
-    bare, bare_seconds = twin.bare(), []
-    for statements in rounds:
-        twin.by_hand(_DUE[database])
-        begun = time.perf_counter()
-        for statement in statements:
-            bare(statement)
-        bare_seconds.append(time.perf_counter() - begun)
-    return Rates(JOBS / median(store_seconds[1:]), JOBS / median(bare_seconds[1:]))
+    pairs = pairs[1:]
+    return Rates(
+        JOBS / median(seconds for seconds, _ in pairs),
+        JOBS / median(seconds for _, seconds in pairs),
+        median(bare_seconds / seconds for seconds, bare_seconds in pairs),
+    )
+
+
+def _seconds_of_statements(bare: Callable[[Statement], None], statements: list[Statement]) -> float:
+    gc.collect()
+    begun = time.perf_counter()
+    for statement in statements:
+        bare(statement)
+    return time.perf_counter() - begun
 
 
 def _seconds_of_cycles(store: Store) -> float:
