@@ -1,0 +1,118 @@
+"""How to reach a SQL Server by ODBC: finds Microsoft's driver, and writes the connection string. Connects nowhere."""
+
+import platform
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from celery_sqlbeat.errors import DriverMissing
+from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.url import DatabaseUrl
+
+KNOWN = ("ODBC Driver 18 for SQL Server", "ODBC Driver 17 for SQL Server")  # the best first
+
+# Before anything else that the string does not say itself. The certificate is verified; our own retries must not
+# multiply with the driver's; a connection that lost its other end is noticed about when a statement would time out.
+DEFAULTS = {
+    "Encrypt": "yes",
+    "TrustServerCertificate": "no",
+    "ConnectRetryCount": "0",
+    "KeepAlive": "5",
+    "KeepAliveInterval": "1",
+    "APP": "celery-sqlbeat",
+}
+_WITH_A_DSN = ("ConnectRetryCount", "APP")  # the rest is for whoever wrote the data source to say
+
+_PLAIN = re.compile(r"[\w.:,/\\+-]+", re.ASCII)  # needs no braces in a connection string
+_LIBRARIES = {"Linux": "linux/*/{}/lib/libmsodbcsql-*.so.*", "Darwin": "macos/{}/lib/libmsodbcsql*.dylib"}
+_MACHINES = {"aarch64": "arm64", "amd64": "x86_64"}
+# The folders of the wheel by the ID or ID_LIKE of os-release; the rest of the world is like Debian.
+_FAMILIES = {"alpine": "alpine", "rhel": "rhel", "fedora": "rhel", "centos": "rhel", "suse": "suse", "opensuse": "suse"}
+
+
+def connection_string(url: DatabaseUrl, driver: Callable[[], str]) -> str:
+    """The ODBC connection string of an address; `driver` is asked only where the address names none."""
+    if url.odbc is not None:
+        return _completed(url.odbc, driver)
+    options = dict(url.options)
+    named = next((options.pop(key) for key in list(options) if key.lower() == "driver"), None)
+    pairs = {
+        "Driver": named or driver(),
+        "Server": _server(url),
+        "Database": url.name,
+        "UID": url.user,
+        "PWD": url.password,
+        **options,
+        **_missing(options),
+    }
+    return ";".join(f"{key}={_quoted(value)}" for key, value in pairs.items() if value is not None)
+
+
+def find_driver(
+    installed: Callable[[], Iterable[str]],
+    system: str | None = None,
+    machine: str | None = None,
+    family: str | None = None,
+    libraries: Callable[[], Path | None] = lambda: _shipped_libraries(),
+) -> str:
+    """The name of an installed driver, or the path of the one that the wheel mssql-python-odbc ships."""
+    names = set(installed())
+    for name in KNOWN:
+        if name in names:
+            return name
+    system = system or platform.system()
+    machine = (machine or platform.machine()).lower()
+    folder = libraries() if system in _LIBRARIES else None
+    if folder is not None:
+        pattern = _LIBRARIES[system].format(_MACHINES.get(machine, machine))
+        wanted = family or _family()
+        # The family of this system first; the others differ in what is beside the library, not in the library.
+        found = sorted(folder.glob(pattern), key=lambda path: (f"/{wanted}/" not in path.as_posix(), path))
+        if found:
+            return str(found[0])
+    remedy = "winget install Microsoft.msodbcsql.18" if system == "Windows" else "pip install mssql-python-odbc"
+    raise DriverMissing(f"Microsoft's ODBC driver for SQL Server is not installed: run {remedy}")
+
+
+def _shipped_libraries() -> Path | None:
+    try:
+        import mssql_python_odbc
+    except ImportError:
+        return None
+    return Path(mssql_python_odbc.get_libs_dir())
+
+
+def _family() -> str:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return "debian_ubuntu"
+    names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
+    return next((_FAMILIES[name] for name in names if name in _FAMILIES), "debian_ubuntu")
+
+
+def _completed(string: str, driver: Callable[[], str]) -> str:
+    """The string as it was written, and after it what it leaves open; of two equal keywords ODBC takes the first."""
+    given = [pair.key for pair in odbc_pairs(string) or ()]
+    added = _missing(given)
+    if {"dsn", "filedsn"} & set(given):
+        added = {key: added[key] for key in _WITH_A_DSN if key in added}
+    elif "driver" not in given:
+        added["Driver"] = driver()
+    return ";".join([string.rstrip("; "), *(f"{key}={_quoted(value)}" for key, value in added.items())])
+
+
+def _missing(given: Iterable[str]) -> dict[str, str]:
+    lower = {key.lower() for key in given}
+    return {key: value for key, value in DEFAULTS.items() if key.lower() not in lower}
+
+
+def _server(url: DatabaseUrl) -> str:
+    host = f"tcp:{url.host}"
+    if url.instance:
+        host += f"\\{url.instance}"
+    return host if url.port is None else f"{host},{url.port}"
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else "{" + value.replace("}", "}}") + "}"

@@ -1,0 +1,116 @@
+"""What SQL Server's native error numbers mean. One table; nothing here depends on the text of a message.
+
+Sources: Microsoft Learn, "Database engine events and errors", "Troubleshoot transient connection errors in Azure SQL",
+"Resource management in Azure SQL Database", "Errors for Always On availability groups"; the lists that Entity
+Framework Core and Microsoft.Data.SqlClient retry.
+"""
+
+import re
+
+from celery_sqlbeat.store.faults import Fault
+
+FAULTS = {
+    # Victims and locks: the transaction was undone, or is undone by our rollback.
+    1205: Fault.DEADLOCK,  # chosen as the victim of a deadlock
+    1222: Fault.TRANSIENT,  # our LOCK_TIMEOUT
+    51222: Fault.TRANSIENT,  # ours, sql/mssql/statements/schema.sql: another migration runs
+    # A unique key is taken.
+    2601: Fault.CONFLICT,  # by a row of a unique index
+    2627: Fault.CONFLICT,  # by a row of a constraint
+    # Too much to do: memory, locks, space, or the limits of a tier.
+    701: Fault.THROTTLED,  # not enough memory to run the statement
+    802: Fault.THROTTLED,  # not enough memory in the buffer pool
+    1101: Fault.THROTTLED,  # no new page: the file group is full
+    1105: Fault.THROTTLED,  # no space for an object: the file group is full
+    1204: Fault.THROTTLED,  # no lock resources left
+    8628: Fault.THROTTLED,  # waited too long to optimize the statement
+    8645: Fault.THROTTLED,  # waited too long for memory
+    8651: Fault.THROTTLED,  # less memory than the statement needs
+    9002: Fault.THROTTLED,  # the transaction log is full
+    10928: Fault.THROTTLED,  # Azure: the limit of sessions or workers is reached
+    10929: Fault.THROTTLED,  # Azure: the server is too busy for more than this database's guarantee
+    10936: Fault.THROTTLED,  # Azure: the limit of the elastic pool is reached
+    17809: Fault.THROTTLED,  # the limit of user connections is reached
+    40501: Fault.THROTTLED,  # Azure: the service is busy, again in ten seconds
+    40544: Fault.THROTTLED,  # Azure: the database has reached its size
+    40549: Fault.THROTTLED,  # Azure: ended, a transaction ran too long
+    40550: Fault.THROTTLED,  # Azure: ended, too many locks
+    40551: Fault.THROTTLED,  # Azure: ended, too much of tempdb
+    40552: Fault.THROTTLED,  # Azure: ended, too much of the log
+    40553: Fault.THROTTLED,  # Azure: ended, too much memory
+    49918: Fault.THROTTLED,  # Azure: not enough resources for the request
+    49919: Fault.THROTTLED,  # Azure: too many create or update operations
+    49920: Fault.THROTTLED,  # Azure: too many operations
+    49977: Fault.THROTTLED,  # Azure: the elastic pool is busy with another operation
+    # The database is on its way from one server to another, starting, or not there for now.
+    615: Fault.LOST,  # the database may be offline, wait a few minutes
+    921: Fault.LOST,  # not recovered yet
+    922: Fault.LOST,  # being recovered
+    924: Fault.LOST,  # in single-user mode, and somebody is in it
+    926: Fault.LOST,  # marked suspect: beats stay up while an administrator repairs it
+    927: Fault.LOST,  # in the middle of a restore
+    942: Fault.LOST,  # offline
+    945: Fault.LOST,  # files or memory are missing
+    952: Fault.LOST,  # in transition
+    976: Fault.LOST,  # availability group: this replica takes no queries
+    978: Fault.LOST,  # availability group: this replica takes only connections with the intent to read
+    979: Fault.LOST,  # availability group: the same, for another reason
+    982: Fault.LOST,  # availability group: no secondary takes this connection
+    983: Fault.LOST,  # availability group: the replica is resolving
+    3906: Fault.LOST,  # read-only: this server became a secondary
+    3908: Fault.LOST,  # damaged or in emergency mode: no transaction begins
+    4060: Fault.LOST,  # cannot open the database of the login: during a fail-over; a wrong name looks the same
+    4221: Fault.LOST,  # a secondary waits for row versions
+    9001: Fault.LOST,  # the log is not available
+    40143: Fault.LOST,  # Azure: the process that serves the database failed over
+    40197: Fault.LOST,  # Azure: an error in the service: upgrade, hardware, fail-over
+    40540: Fault.LOST,  # Azure: the transaction was ended by a reconfiguration
+    40613: Fault.LOST,  # Azure: not available now; also a serverless database that resumes
+    42109: Fault.LOST,  # Azure: warming up
+    # The server or the session goes away.
+    596: Fault.LOST,  # the session is being killed
+    6005: Fault.LOST,  # shutting down
+    17142: Fault.LOST,  # paused
+    18401: Fault.LOST,  # login refused while the server upgrades itself
+    18451: Fault.LOST,  # login refused while only administrators may connect
+    # The network; Windows' numbers, which the driver gives on every platform.
+    64: Fault.LOST,  # the connection broke during the login
+    121: Fault.LOST,  # the semaphore time-out period has expired
+    233: Fault.LOST,  # nobody at the other end of the connection
+    10053: Fault.LOST,  # aborted by this host
+    10054: Fault.LOST,  # reset by the other end
+    10060: Fault.LOST,  # no answer in time
+    10061: Fault.LOST,  # refused
+    11001: Fault.LOST,  # no such host, which a resolver that is away says of every host
+    # Trying again does not help, although some lists say so.
+    18456: Fault.FATAL,  # login failed: a wrong password or user
+    40532: Fault.FATAL,  # Azure: no such server for this login
+    40615: Fault.FATAL,  # Azure: the firewall refuses this address
+}
+
+# Where the number is none of these, or zero because the driver itself speaks; the longest prefix decides.
+STATES = {
+    "08": Fault.LOST,
+    "08007": Fault.AMBIGUOUS,  # the connection failed during a transaction
+    "40001": Fault.DEADLOCK,
+    "40003": Fault.AMBIGUOUS,  # statement completion unknown
+    "HYT00": Fault.AMBIGUOUS,  # statement time-out: the cancellation may have met a commit on its way
+    "HYT01": Fault.LOST,  # connection time-out
+    "IMC": Fault.LOST,  # the driver's own reconnection failed
+}
+
+# pyodbc writes "[state] text (number) (SQLFunction)" and, for each further message, "; [state] text (number)".
+_NUMBER = re.compile(r"\((-?\d{1,10})\)(?: \(SQL\w+\))?(?=; \[|$)")
+
+
+def fault_of(state: str, text: str) -> Fault:
+    """By the first number that is known, then by SQLSTATE."""
+    for number in _NUMBER.findall(text):
+        fault = FAULTS.get(int(number))
+        if fault is not None:
+            return fault
+    for length in (5, 3, 2):
+        fault = STATES.get(state[:length])
+        if fault is not None:
+            return fault
+    return Fault.FATAL

@@ -1,0 +1,323 @@
+-- What an administrator reads and writes. Batches, locks and the clock as in beat.sql.
+
+-- name: insert_jobs
+-- rows: job_name nvarchar(200), task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), policies nvarchar(max), enabled bit, start_at datetime2(6), next_run_time datetime2(6), lock_timeout_minutes int
+-- A missing row: a job of that name is there already. The range locks keep others out between the look and the insert.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @inserted TABLE (JobName nvarchar(200) NOT NULL);
+
+INSERT INTO dbo.Jobs (
+    Namespace, JobName, TaskName, Schedule, TimeZone, Args, Kwargs, Options, Policies, Enabled, StartAt, NextRunTime,
+    LockTimeoutMinutes, CreatedAt, UpdatedAt
+)
+OUTPUT inserted.JobName INTO @inserted (JobName)
+SELECT
+    @namespace, p.job_name, p.task_name, p.schedule, p.time_zone, p.args, p.kwargs, p.options, p.policies, p.enabled,
+    p.start_at, p.next_run_time, p.lock_timeout_minutes, @now, @now
+FROM (
+    -- Of two rows of one name in the batch, one is taken.
+    SELECT
+        n.job_name COLLATE Latin1_General_BIN2 AS job_name, n.task_name, n.schedule, n.time_zone, n.args, n.kwargs,
+        n.options, n.policies, n.enabled, n.start_at, n.next_run_time, n.lock_timeout_minutes,
+        ROW_NUMBER() OVER (PARTITION BY n.job_name COLLATE Latin1_General_BIN2 ORDER BY (SELECT NULL)) AS Copy
+    FROM OPENJSON(@rows) WITH (
+        job_name nvarchar(200) '$[0]',
+        task_name nvarchar(200) '$[1]',
+        schedule nvarchar(1000) '$[2]',
+        time_zone nvarchar(100) '$[3]',
+        args nvarchar(max) '$[4]',
+        kwargs nvarchar(max) '$[5]',
+        options nvarchar(max) '$[6]',
+        policies nvarchar(max) '$[7]',
+        enabled bit '$[8]',
+        start_at datetime2(6) '$[9]',
+        next_run_time datetime2(6) '$[10]',
+        lock_timeout_minutes int '$[11]'
+    ) AS n
+) AS p
+WHERE
+    p.Copy = 1
+    AND NOT EXISTS (
+        SELECT 1 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Name), UPDLOCK, HOLDLOCK)
+        WHERE j.Namespace = @namespace AND j.JobName = p.job_name
+    )
+OPTION (LOOP JOIN);
+
+SELECT JobName FROM @inserted;
+
+-- name: update_job
+-- Zero rows: the job is gone, or it is no longer at this version.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Version bigint NOT NULL);
+
+UPDATE dbo.Jobs
+SET
+    TaskName = @task_name,
+    Schedule = @schedule,
+    TimeZone = @time_zone,
+    Args = @args,
+    Kwargs = @kwargs,
+    Options = @options,
+    Policies = @policies,
+    LockTimeoutMinutes = @lock_timeout_minutes,
+    StartAt = @start_at,
+    NextRunTime = CASE WHEN @reschedule = 1 THEN @next_run_time ELSE NextRunTime END,
+    Quarantine = NULL,
+    Version = Version + 1,
+    UpdatedAt = @now
+OUTPUT inserted.Version INTO @changed (Version)
+WHERE Namespace = @namespace AND JobName = @job_name AND Version = @version;
+
+SELECT Version FROM @changed;
+
+-- name: read_jobs
+-- rows: job_name nvarchar(200)
+-- A missing row: there is no such job.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
+    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, @now AS Now
+FROM dbo.Jobs AS j
+WHERE
+    j.Namespace = @namespace
+    AND j.JobName IN (
+        SELECT p.job_name COLLATE Latin1_General_BIN2 FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
+    )
+OPTION (LOOP JOIN);
+
+-- name: list_jobs
+-- Zero rows: the last page was the last.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT TOP (@page_size)
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
+    Quarantine, CodeKey, DeleteRequested, Version, @now AS Now
+FROM dbo.Jobs
+WHERE Namespace = @namespace AND JobName > @after_name
+ORDER BY JobName;
+
+-- name: pause_job
+-- Zero rows: the job is gone or paused already.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Version bigint NOT NULL);
+
+UPDATE dbo.Jobs
+SET Enabled = 0, DisabledReason = @reason, Version = Version + 1, UpdatedAt = @now
+OUTPUT inserted.Version INTO @changed (Version)
+WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 1;
+
+SELECT Version FROM @changed;
+
+-- name: resume_job
+-- Zero rows: the job is gone, or it was changed since it was read.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Version bigint NOT NULL);
+
+UPDATE dbo.Jobs
+SET
+    Enabled = 1,
+    DisabledReason = NULL,
+    NextRunTime = @next_run_time,
+    Version = Version + 1,
+    UpdatedAt = @now
+OUTPUT inserted.Version INTO @changed (Version)
+WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 0 AND Version = @version;
+
+SELECT Version FROM @changed;
+
+-- name: insert_outbox
+-- rows: run_id uniqueidentifier, job_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, prior_state varchar(20)
+-- Extra slots and replays: attempts that wait for a beat.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @inserted TABLE (RunId uniqueidentifier NOT NULL);
+
+INSERT INTO dbo.JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, DueAt, CreatedAt
+)
+OUTPUT inserted.RunId INTO @inserted (RunId)
+SELECT
+    p.run_id, j.Namespace, j.Id, j.JobName, p.kind, COALESCE(p.scheduled_for, @now), p.attempt, 'scheduled',
+    p.prior_state, j.Fence, @now, @now
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    job_id uniqueidentifier '$[1]',
+    kind varchar(20) '$[2]',
+    scheduled_for datetime2(6) '$[3]',
+    attempt int '$[4]',
+    prior_state varchar(20) '$[5]'
+) AS p
+INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id AND j.Namespace = @namespace
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @inserted;
+
+-- name: leave_dead
+-- rows: run_id uniqueidentifier
+-- Dead letters that are replayed keep their history; the row names its successor by its slot.
+DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET Reason = N'replayed'
+OUTPUT inserted.RunId INTO @changed (RunId)
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE r.Namespace = @namespace AND r.State = 'dlq' AND COALESCE(r.Reason, N'') <> N'replayed'
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @changed;
+
+-- name: request_delete
+-- Zero rows: there is no such job.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
+
+UPDATE dbo.Jobs
+SET
+    DeleteRequested = 1,
+    Enabled = 0,
+    DisabledReason = N'deleted',
+    Version = Version + 1,
+    UpdatedAt = @now
+OUTPUT inserted.Id INTO @changed (Id)
+WHERE Namespace = @namespace AND JobName = @job_name;
+
+SELECT Id FROM @changed;
+
+-- name: list_runs
+-- Newest first. Zero rows: the last page was the last. A uniqueidentifier does not sort by its time here, Seq does;
+-- the highest id stands for the first page.
+DECLARE @before_seq bigint = CASE
+    WHEN @before_id = 'ffffffff-ffff-ffff-ffff-ffffffffffff' THEN 9223372036854775807
+    ELSE (SELECT b.Seq FROM dbo.JobRuns AS b WHERE b.RunId = @before_id)
+END;
+
+SELECT TOP (@page_size)
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM dbo.JobRuns
+WHERE Namespace = @namespace AND Seq < @before_seq
+ORDER BY Seq DESC;
+
+-- name: list_job_runs
+-- The runs of one job, latest slot first.
+SELECT TOP (@page_size)
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM dbo.JobRuns
+WHERE JobId = @job_id AND Namespace = @namespace AND ScheduledFor < @before
+ORDER BY ScheduledFor DESC, Attempt DESC;
+
+-- name: list_dead
+-- The dead letters, oldest first. Zero rows: the last page was the last. The text of an id sorts by its time; there are
+-- few dead letters, and their index holds nothing but ids.
+SELECT
+    r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
+    r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
+    r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt
+FROM (
+    SELECT TOP (@page_size) d.RunId, CONVERT(char(36), d.RunId) COLLATE Latin1_General_BIN2 AS IdText
+    FROM dbo.JobRuns AS d WITH (INDEX (JobRuns_Dead))
+    WHERE
+        d.Namespace = @namespace AND d.State = 'dlq'
+        AND CONVERT(char(36), d.RunId) COLLATE Latin1_General_BIN2 > UPPER(@after_id)
+    ORDER BY CONVERT(char(36), d.RunId) COLLATE Latin1_General_BIN2
+) AS dead
+INNER JOIN dbo.JobRuns AS r ON r.RunId = dead.RunId
+ORDER BY dead.IdText
+OPTION (LOOP JOIN);
+
+-- name: read_run
+-- rows: run_id uniqueidentifier
+-- A missing row: there is no such run, or it was purged.
+SELECT
+    r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
+    r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
+    r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+WHERE r.Namespace = @namespace
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: read_holding
+-- Zero rows: the job is not held by any run.
+SELECT Id, RunId, ClaimId, Fence
+FROM dbo.Jobs
+WHERE Namespace = @namespace AND JobName = @job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+
+-- name: cancel_waiting
+-- The attempts of a job that wait for their turn get their outcome: the job is deleted.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+UPDATE r
+SET
+    State = 'cancelled',
+    PriorState = r.State,
+    Reason = N'job deleted',
+    DueAt = NULL,
+    FinishedAt = @now
+FROM (
+    SELECT w.RunId
+    FROM dbo.JobRuns AS w WITH (INDEX (JobRuns_Outbox))
+    WHERE w.Namespace = @namespace AND w.DueAt IS NOT NULL AND w.JobId = @job_id
+    UNION
+    SELECT j.RetryRunId
+    FROM dbo.Jobs AS j
+    WHERE j.Id = @job_id AND j.RetryRunId IS NOT NULL
+) AS waiting
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = waiting.RunId
+WHERE r.State IN ('scheduled', 'retry')
+OPTION (LOOP JOIN);
+
+-- name: purge_runs
+-- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
+-- instant, so the index by instants bounds the search, and each batch begins with the oldest rows that are left.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@keep_seconds - FLOOR(-@keep_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@keep_seconds), @now)
+);
+DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
+
+DELETE r
+OUTPUT deleted.RunId INTO @purged (RunId)
+FROM (
+    SELECT TOP (@batch_size) o.RunId
+    FROM dbo.JobRuns AS o WITH (INDEX (JobRuns_Slot), READPAST)
+    WHERE
+        o.ScheduledFor < @cutoff AND o.FinishedAt < @cutoff AND o.Namespace = @namespace
+        AND o.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+        AND o.DueAt IS NULL
+        AND NOT EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = o.JobId AND j.RetryRunId = o.RunId)
+    ORDER BY o.ScheduledFor
+) AS old
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = old.RunId
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @purged;
+
+-- name: purge_dead
+-- rows: run_id uniqueidentifier
+DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
+
+DELETE r
+OUTPUT deleted.RunId INTO @purged (RunId)
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE r.Namespace = @namespace AND r.State = 'dlq'
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @purged;
+
+-- name: purge_nodes
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@keep_seconds - FLOOR(-@keep_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@keep_seconds), @now)
+);
+
+DELETE FROM dbo.Nodes WHERE Namespace = @namespace AND HeartbeatAt < @cutoff;

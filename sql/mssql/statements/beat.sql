@@ -1,0 +1,527 @@
+-- What a beat reads and writes. Each block is one batch with one result at most.
+--
+-- Parameters are variables, declared in front of the block with one type each: one plan per block, whatever the values.
+-- A batch of rows is a JSON array of arrays in @rows, in the order in which its locks are to be taken. OPENJSON tells the
+-- optimizer nothing about it, so LOOP JOIN and FORCE ORDER say what is always right here: take row after row, and find
+-- its partner by key. Queues are read by the filtered index that they are, in its order, so that nothing else is locked.
+--
+-- @now is when the batch began: one instant for all of it, before any waiting for locks. Seconds are added in two
+-- steps, since DATEADD counts in an int: up to 68 years, and exact to the microsecond.
+-- OUTPUT goes into a table variable, because a trigger on the table would refuse a bare one (error 334).
+
+-- name: read_due
+-- Zero rows: nothing is due, or it is held by others.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+
+INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+SELECT TOP (@batch_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    COALESCE(j.RunId, j.RetryRunId) AS PriorRunId,
+    0 AS Extra, @now AS Now
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK)
+WHERE
+    j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND j.DueAt <= @now
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY j.DueAt
+OPTION (LOOP JOIN);
+
+-- name: read_outbox
+-- Zero rows: no attempt in the outbox is due whose job is free.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+
+INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+SELECT TOP (@batch_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    r.RunId AS PriorRunId,
+    1 AS Extra, @now AS Now
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK)
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK) ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.DueAt <= @now
+    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY r.DueAt
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: read_attempts
+-- rows: run_id uniqueidentifier
+-- A missing row: its history was deleted, so the slot starts anew.
+SELECT r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: read_attempt_numbers
+-- rows: job_id uniqueidentifier, scheduled_for datetime2(6), kind varchar(20)
+-- A missing row: the slot has no attempt yet.
+SELECT r.JobId, r.ScheduledFor, r.Kind, MAX(r.Attempt) AS LastAttempt
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    scheduled_for datetime2(6) '$[1]',
+    kind varchar(20) '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = p.scheduled_for AND r.Kind = p.kind
+GROUP BY r.JobId, r.ScheduledFor, r.Kind
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: claim_jobs
+-- rows: job_id uniqueidentifier, fence bigint, run_id uniqueidentifier, claim_id uniqueidentifier, planned_at datetime2(6)
+-- A missing row: another beat was faster.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @ends_at datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (@dispatch_seconds - FLOOR(@dispatch_seconds)), 0),
+    DATEADD(SECOND, FLOOR(@dispatch_seconds), @now)
+);
+DECLARE @claimed TABLE (Id uniqueidentifier NOT NULL);
+
+WITH free AS (
+    SELECT
+        j.Id, j.LockedBy, j.LockedAt, j.ClaimedAt, j.LeaseEndsAt, j.PublishedAt, j.PlannedAt, j.StartedRetry,
+        j.Republishes, j.Fence, j.RunId, j.ClaimId,
+        p.run_id, p.claim_id, p.planned_at
+    FROM OPENJSON(@rows) WITH (
+        job_id uniqueidentifier '$[0]',
+        fence bigint '$[1]',
+        run_id uniqueidentifier '$[2]',
+        claim_id uniqueidentifier '$[3]',
+        planned_at datetime2(6) '$[4]'
+    ) AS p
+    INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK) ON j.Id = p.job_id
+    WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND j.Enabled = 1
+)
+
+UPDATE free
+SET
+    LockedBy = @beat,
+    LockedAt = @now,
+    ClaimedAt = @now,
+    LeaseEndsAt = @ends_at,
+    PublishedAt = NULL,
+    PlannedAt = planned_at,
+    StartedRetry = NULL,
+    Republishes = 0,
+    Fence = Fence + 1,
+    RunId = run_id,
+    ClaimId = claim_id
+OUTPUT inserted.Id INTO @claimed (Id)
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @claimed;
+
+-- name: insert_runs
+-- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier
+-- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+INSERT INTO dbo.JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
+    ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
+    Exclusive, Advances, CreatedAt
+)
+SELECT
+    p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
+    p.claim_id, @beat, @now, j.PlannedAt, p.delay_seconds,
+    CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, @now
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    job_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    kind varchar(20) '$[3]',
+    scheduled_for datetime2(6) '$[4]',
+    attempt int '$[5]',
+    delay_seconds float(53) '$[6]',
+    lease_seconds float(53) '$[7]',
+    max_retries int '$[8]',
+    failures int '$[9]',
+    lost_leases int '$[10]',
+    exclusive bit '$[11]',
+    advances bit '$[12]',
+    continues uniqueidentifier '$[13]'
+) AS p
+INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+LEFT OUTER JOIN dbo.JobRuns AS b ON b.RunId = p.continues
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: reopen_runs
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, delay_seconds float(53), lease_seconds float(53), max_retries int, exclusive bit
+-- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+UPDATE r
+SET
+    State = 'claimed',
+    PriorState = 'scheduled',
+    Reason = NULL,
+    Fence = j.Fence,
+    ClaimId = p.claim_id,
+    ClaimedBy = @beat,
+    ClaimedAt = @now,
+    PublishedAt = NULL,
+    StartedBy = NULL,
+    StartId = NULL,
+    StartedAt = NULL,
+    StartedRetry = NULL,
+    PlannedAt = j.PlannedAt,
+    DelaySeconds = p.delay_seconds,
+    LeaseSeconds = p.lease_seconds,
+    MaxRetries = p.max_retries,
+    Exclusive = p.exclusive,
+    DueAt = NULL
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    delay_seconds float(53) '$[2]',
+    lease_seconds float(53) '$[3]',
+    max_retries int '$[4]',
+    exclusive bit '$[5]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: leave_attempts
+-- rows: run_id uniqueidentifier, again bit
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+UPDATE r
+SET
+    DueAt = CASE WHEN p.again = 1 THEN @now END,
+    State = CASE WHEN r.State = 'running' THEN 'retry' ELSE r.State END,
+    PriorState = CASE WHEN r.State = 'running' THEN 'running' ELSE r.PriorState END,
+    Reason = CASE WHEN r.State = 'running' THEN N'unlocked by hand' ELSE r.Reason END,
+    FinishedAt = COALESCE(r.FinishedAt, @now)
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', again bit '$[1]') AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE r.State IN ('retry', 'running')
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: insert_gaps
+-- rows: run_id uniqueidentifier, job_id uniqueidentifier, first datetime2(6), last datetime2(6), count bigint, reason nvarchar(400), attempt int
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+INSERT INTO dbo.JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason,
+    Fence, FinishedAt, CreatedAt
+)
+SELECT
+    p.run_id, j.Namespace, j.Id, j.JobName, 'schedule', p.first, p.last, p.count, p.attempt, 'skipped', 'scheduled',
+    p.reason, j.Fence, @now, @now
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    job_id uniqueidentifier '$[1]',
+    first datetime2(6) '$[2]',
+    last datetime2(6) '$[3]',
+    count bigint '$[4]',
+    reason nvarchar(400) '$[5]',
+    attempt int '$[6]'
+) AS p
+INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: advance_jobs
+-- rows: job_id uniqueidentifier, fence bigint, next_slot datetime2(6)
+-- Jobs that skip what was due. No next slot: the schedule has ended.
+UPDATE j
+SET
+    NextRunTime = p.next_slot,
+    Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE j.Enabled END,
+    DisabledReason = CASE WHEN p.next_slot IS NULL THEN N'finished' ELSE j.DisabledReason END
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    fence bigint '$[1]',
+    next_slot datetime2(6) '$[2]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: quarantine_jobs
+-- rows: job_id uniqueidentifier, fence bigint, reason nvarchar(1000)
+-- A missing row: the job was claimed meanwhile, so it is not that bad.
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
+
+UPDATE j
+SET Quarantine = p.reason
+OUTPUT inserted.Id INTO @changed (Id)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    fence bigint '$[1]',
+    reason nvarchar(1000) '$[2]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @changed;
+
+-- name: read_claims
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier
+-- After a commit without an answer: a row means that it did commit.
+SELECT r.RunId
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', claim_id uniqueidentifier '$[1]') AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: mark_published
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, queued_seconds float(53)
+-- A missing row: a worker has started it, or the claim was lost. Neither is moved backwards.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    PublishedAt = @now,
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (p.queued_seconds - FLOOR(p.queued_seconds)), 0),
+        DATEADD(SECOND, FLOOR(p.queued_seconds), @now)
+    )
+OUTPUT inserted.RunId INTO @changed (RunId)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]',
+    queued_seconds float(53) '$[4]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE
+    j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+    AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @changed;
+
+-- name: read_ended
+-- Zero rows: no lease has ended. A row that is locked is being changed at this moment and is left for the next look.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
+);
+
+SELECT TOP (@batch_size)
+    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
+    CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
+    j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, @now AS Now
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST)
+INNER JOIN dbo.JobRuns AS r WITH (READPAST) ON r.RunId = j.RunId
+WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @cutoff
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: read_ended_held
+-- Zero rows: no overlapping run has lost its worker.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
+);
+
+SELECT TOP (@batch_size)
+    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
+    1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS PlannedAt, @now AS Now
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST)
+WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
+
+-- name: extend_queued
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, queued_seconds float(53)
+-- A missing row: a worker started it, or another beat took it over.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    LockedBy = @beat,
+    LockedAt = @now,
+    PublishedAt = @now,
+    Republishes = j.Republishes + 1,
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (p.queued_seconds - FLOOR(p.queued_seconds)), 0),
+        DATEADD(SECOND, FLOOR(p.queued_seconds), @now)
+    )
+OUTPUT inserted.RunId INTO @changed (RunId)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]',
+    queued_seconds float(53) '$[4]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE
+    j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+    AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.LeaseEndsAt <= @now
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @changed;
+
+-- name: free_strays
+-- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
+-- The age of a lock is counted in seconds: added to an instant, a large number written by hand could leave the calendar.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL, JobName nvarchar(200) NOT NULL, LockedBy nvarchar(200) NULL);
+
+UPDATE j
+SET
+    LockedBy = CASE WHEN j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL THEN j.LockedBy END,
+    LockedAt = CASE WHEN j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL THEN @now END,
+    LeaseEndsAt = NULL,
+    RunId = NULL,
+    ClaimId = NULL,
+    StartedRetry = NULL,
+    Fence = j.Fence + 1
+OUTPUT inserted.Id, inserted.JobName, inserted.LockedBy INTO @changed (Id, JobName, LockedBy)
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), UPDLOCK, READPAST, ROWLOCK)
+WHERE
+    j.Namespace = @namespace AND j.LockedBy IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM dbo.JobRuns AS r WHERE r.RunId = j.RunId)
+    AND (
+        (j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL)
+        OR j.LeaseEndsAt <= @now
+        OR (
+            j.LeaseEndsAt IS NULL
+            AND DATEDIFF_BIG(MICROSECOND, j.LockedAt, @now)
+            >= 1000000 * COALESCE(60E0 * j.LockTimeoutMinutes, @lock_seconds)
+        )
+    )
+OPTION (LOOP JOIN);
+
+SELECT Id, JobName, LockedBy FROM @changed;
+
+-- name: read_next
+-- Always one row: the earliest instants of each kind at which some beat has something to do, and the change counter.
+-- What waits is read before and after what is leased: a row that moves from one to the other meanwhile is seen.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @due_at datetime2(6), @due_at_again datetime2(6), @outbox_at datetime2(6), @outbox_at_again datetime2(6);
+DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6);
+DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+
+INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+SELECT TOP (1) @due_at = j.DueAt
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due))
+WHERE
+    j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND j.DueAt IS NOT NULL
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY j.DueAt
+OPTION (LOOP JOIN);
+
+SELECT TOP (1) @outbox_at = r.DueAt
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox))
+INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.DueAt IS NOT NULL
+    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY r.DueAt
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT
+    @ends_at = MIN(j.LeaseEndsAt),
+    @planned_at = MIN(CASE WHEN j.PlannedAt > @now THEN j.PlannedAt END)
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased))
+WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL;
+
+SELECT @held_ends_at = MIN(r.LeaseEndsAt)
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held))
+WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL;
+
+SELECT TOP (1) @due_at_again = j.DueAt
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due))
+WHERE
+    j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND j.DueAt IS NOT NULL
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY j.DueAt
+OPTION (LOOP JOIN);
+
+SELECT TOP (1) @outbox_at_again = r.DueAt
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox))
+INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.DueAt IS NOT NULL
+    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY r.DueAt
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT
+    @now AS Now,
+    CASE WHEN @due_at_again < @due_at OR @due_at IS NULL THEN @due_at_again ELSE @due_at END AS DueAt,
+    @ends_at AS EndsAt,
+    @planned_at AS PlannedAt,
+    @held_ends_at AS HeldEndsAt,
+    CASE WHEN @outbox_at_again < @outbox_at OR @outbox_at IS NULL THEN @outbox_at_again ELSE @outbox_at END AS OutboxAt,
+    COALESCE((SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace), 0) AS Changes;
+
+-- name: read_attention
+-- Zero rows: every row is in order. By the text of the id, as the caller compares it.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT TOP (@batch_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence, j.Quarantine, j.StartAt,
+    j.DeleteRequested, j.CreatedAt, @now AS Now
+FROM (
+    SELECT q.Id
+    FROM dbo.Jobs AS q WITH (INDEX (Jobs_Quarantined), READPAST)
+    WHERE q.Namespace = @namespace AND q.Quarantine IS NOT NULL
+    UNION
+    SELECT d.Id
+    FROM dbo.Jobs AS d WITH (INDEX (Jobs_ToDelete), READPAST)
+    WHERE d.Namespace = @namespace AND d.DeleteRequested = 1
+    UNION
+    SELECT u.Id
+    FROM dbo.Jobs AS u WITH (INDEX (Jobs_Unplanned), READPAST)
+    WHERE u.Namespace = @namespace AND u.Enabled = 1 AND u.NextRunTime IS NULL AND u.RetryAt IS NULL
+) AS loose
+INNER JOIN dbo.Jobs AS j WITH (READPAST) ON j.Id = loose.Id
+WHERE j.LockedBy IS NULL AND CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2 > UPPER(@after_id)
+ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
+
+-- name: mend_jobs
+-- rows: job_id uniqueidentifier, fence bigint, next_run_time datetime2(6), retry_at datetime2(6)
+-- Fills in the instants of rows that read_attention found, and ends their quarantine.
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    NextRunTime = p.next_run_time,
+    RetryAt = p.retry_at,
+    Quarantine = NULL
+OUTPUT inserted.Id INTO @changed (Id)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    fence bigint '$[1]',
+    next_run_time datetime2(6) '$[2]',
+    retry_at datetime2(6) '$[3]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @changed;
+
+-- name: delete_requested
+-- rows: job_id uniqueidentifier
+DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL);
+
+DELETE j
+OUTPUT deleted.Id INTO @deleted (Id)
+FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.DeleteRequested = 1 AND j.LockedBy IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @deleted;

@@ -1,0 +1,75 @@
+-- What beats, workers and administrators have in common. The clock as in beat.sql.
+
+-- name: read_clock
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT @now AS Now;
+
+-- name: read_store
+-- Zero rows: the schema is not there yet.
+SELECT StoreId, Epoch FROM dbo.StoreInfo;
+
+-- name: read_changes
+-- Zero rows: nothing was ever changed through this package.
+SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace;
+
+-- name: bump_changes
+-- The range lock keeps a second one out between the look and the insert.
+BEGIN TRANSACTION;
+
+UPDATE dbo.Changes WITH (UPDLOCK, SERIALIZABLE) SET Counter = Counter + 1 WHERE Namespace = @namespace;
+
+IF @@ROWCOUNT = 0
+    INSERT INTO dbo.Changes (Namespace, Counter) VALUES (@namespace, 1);
+
+COMMIT TRANSACTION;
+
+-- name: note_node
+-- A beat or worker says that it is alive.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+BEGIN TRANSACTION;
+
+UPDATE dbo.Nodes WITH (UPDLOCK, SERIALIZABLE)
+SET
+    CodeRelease = @code_release,
+    Queues = @queues,
+    BrokerFingerprint = @broker_fingerprint,
+    SkewSeconds = @skew_seconds,
+    Claimed = @claimed,
+    HeartbeatAt = @now,
+    StoppedAt = NULL
+WHERE NodeId = @node_id;
+
+IF @@ROWCOUNT = 0
+    INSERT INTO dbo.Nodes (
+        NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
+        Claimed, StartedAt, HeartbeatAt
+    )
+    VALUES (
+        @node_id, @namespace, @kind, @host, @pid, @package_version, @code_release, @queues, @broker_fingerprint,
+        @skew_seconds, @claimed, @now, @now
+    );
+
+COMMIT TRANSACTION;
+
+SELECT @now AS HeartbeatAt;
+
+-- name: stop_node
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+UPDATE dbo.Nodes SET StoppedAt = @now WHERE NodeId = @node_id AND Namespace = @namespace;
+
+-- name: read_nodes
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @since datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@memory_seconds - FLOOR(-@memory_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@memory_seconds), @now)
+);
+
+SELECT
+    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, StartedAt,
+    HeartbeatAt, StoppedAt, @now AS Now
+FROM dbo.Nodes
+WHERE Namespace = @namespace AND HeartbeatAt > @since
+ORDER BY Kind, NodeId;

@@ -1,0 +1,176 @@
+-- What a worker reads and writes. Batches, locks and the clock as in beat.sql.
+
+-- name: start_jobs
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int
+-- A missing row: the message is stale, a duplicate, or another run holds the job.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @started TABLE (RunId uniqueidentifier NOT NULL, Fence bigint NOT NULL, Published datetime2(6) NULL);
+
+UPDATE j
+SET
+    LockedBy = @worker,
+    LockedAt = @now,
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (r.LeaseSeconds - FLOOR(r.LeaseSeconds)), 0),
+        DATEADD(SECOND, FLOOR(r.LeaseSeconds), @now)
+    ),
+    ClaimedAt = COALESCE(j.ClaimedAt, @now),
+    StartedRetry = p.celery_retries,
+    RunId = p.run_id,
+    ClaimId = p.claim_id,
+    Fence = CASE WHEN r.State = 'dispatched' THEN j.Fence + 1 ELSE j.Fence END
+OUTPUT inserted.RunId, inserted.Fence, inserted.PublishedAt INTO @started (RunId, Fence, Published)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]',
+    start_id uniqueidentifier '$[3]',
+    celery_retries int '$[4]'
+) AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = r.JobId
+WHERE
+    r.ClaimId = p.claim_id AND r.Namespace = @namespace AND r.Exclusive = 1
+    -- A late start of a dispatched run raised the run's fence above that of its message.
+    AND r.Fence >= p.fence
+    AND r.State IN ('claimed', 'running', 'dispatched')
+    AND (
+        (
+            r.State IN ('claimed', 'running') AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+            AND j.Fence = r.Fence AND j.LockedBy IS NOT NULL
+            -- One time only: the same question again, or a later retry by Celery itself.
+            AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries OR r.StartId = p.start_id)
+        )
+        OR (r.State = 'dispatched' AND j.LockedBy IS NULL)
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId, Fence, Published FROM @started;
+
+-- name: start_runs
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int, job_fence bigint, published datetime2(6)
+-- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only an overlapping run may begin.
+-- A missing row: stale or a duplicate.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @started TABLE (
+    RunId uniqueidentifier NOT NULL,
+    ClaimId uniqueidentifier NULL,
+    Fence bigint NOT NULL,
+    JobId uniqueidentifier NOT NULL,
+    JobName nvarchar(200) NOT NULL,
+    Kind varchar(20) NOT NULL,
+    ScheduledFor datetime2(6) NOT NULL,
+    Attempt int NOT NULL,
+    LeaseSeconds float(53) NOT NULL,
+    MaxRetries int NOT NULL,
+    Failures int NOT NULL,
+    LostLeases int NOT NULL,
+    Exclusive bit NOT NULL
+);
+
+UPDATE r
+SET
+    State = 'running',
+    PriorState = CASE WHEN r.State = 'running' THEN r.PriorState ELSE r.State END,
+    Fence = COALESCE(p.job_fence, r.Fence),
+    PublishedAt = COALESCE(r.PublishedAt, p.published),
+    StartedBy = @worker,
+    StartId = p.start_id,
+    StartedAt = COALESCE(r.StartedAt, @now),
+    StartedRetry = p.celery_retries,
+    HeldBy = CASE WHEN r.Exclusive = 0 THEN @worker END,
+    LeaseEndsAt = CASE
+        WHEN r.Exclusive = 0
+            THEN DATEADD(
+                MICROSECOND, ROUND(1000000 * (r.LeaseSeconds - FLOOR(r.LeaseSeconds)), 0),
+                DATEADD(SECOND, FLOOR(r.LeaseSeconds), @now)
+            )
+    END
+OUTPUT
+    inserted.RunId, inserted.ClaimId, inserted.Fence, inserted.JobId, inserted.JobName, inserted.Kind,
+    inserted.ScheduledFor, inserted.Attempt, inserted.LeaseSeconds, inserted.MaxRetries, inserted.Failures,
+    inserted.LostLeases, inserted.Exclusive
+INTO @started (
+    RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
+    Exclusive
+)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]',
+    start_id uniqueidentifier '$[3]',
+    celery_retries int '$[4]',
+    job_fence bigint '$[5]',
+    published datetime2(6) '$[6]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE
+    r.ClaimId = p.claim_id AND r.Namespace = @namespace
+    AND (
+        p.job_fence IS NOT NULL
+        OR (
+            r.Exclusive = 0 AND r.Fence = p.fence
+            AND (
+                r.State IN ('claimed', 'dispatched')
+                OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+            )
+        )
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT
+    RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
+    Exclusive
+FROM @started;
+
+-- name: extend_leases
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)
+-- A missing row: the lease is lost, and its task must stop.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    LockedAt = @now,
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (p.lease_seconds - FLOOR(p.lease_seconds)), 0),
+        DATEADD(SECOND, FLOOR(p.lease_seconds), @now)
+    )
+OUTPUT inserted.RunId INTO @extended (RunId)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]',
+    lease_seconds float(53) '$[4]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @extended;
+
+-- name: extend_held
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)
+-- The same for runs that overlap others. A missing row: it was taken for lost.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (p.lease_seconds - FLOOR(p.lease_seconds)), 0),
+        DATEADD(SECOND, FLOOR(p.lease_seconds), @now)
+    )
+OUTPUT inserted.RunId INTO @extended (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]',
+    lease_seconds float(53) '$[3]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @extended;
