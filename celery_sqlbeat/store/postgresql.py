@@ -183,15 +183,10 @@ def _elements(kind: str, column: Sequence[Any]) -> list[str]:
 
 def _in_utc(found: list[Row], description: Sequence[Any]) -> list[Row]:
     """The driver gives instants in a ZoneInfo of UTC; the rest of the house knows one UTC only."""
-    places = _instants(tuple(column.name for column in description))
+    places = instant_positions(tuple(column.name for column in description))
     if not places:
         return found
     columns: list[Any] = list(zip(*found, strict=True))
     for at in places:
         columns[at] = [None if value is None else value.replace(tzinfo=timezone.utc) for value in columns[at]]
     return list(zip(*columns, strict=True))
-
-
-@lru_cache(maxsize=256)  # one per block
-def _instants(names: tuple[str, ...]) -> tuple[int, ...]:
-    return instant_positions(names)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Protocol
 
 from celery_sqlbeat.store.faults import Fault
@@ -66,6 +67,7 @@ class Dialect(Protocol):
 Clock = Callable[[], datetime]
 
 
-def instant_positions(names: Sequence[str]) -> tuple[int, ...]:
+@lru_cache(maxsize=512)  # a few per block
+def instant_positions(names: tuple[str, ...]) -> tuple[int, ...]:
     """Which of the result's columns hold instants, by their names."""
     return tuple(at for at, name in enumerate(names) if _INSTANT.search(name))

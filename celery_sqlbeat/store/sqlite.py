@@ -1,24 +1,20 @@
 """SQLite: the embedded default. Many processes of one machine share one file in WAL mode; its clock is the server's."""
 
-import itertools
-import json
-import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.session import Clock, Row, Rows, instant_positions
+from celery_sqlbeat.store.sqlite_values import after, decoded, flat, prepared, scalar, statements, text_of
 from celery_sqlbeat.store.statements import Block, load
 from celery_sqlbeat.url import DatabaseUrl
 
 OLDEST = (3, 35, 0)  # the first version with RETURNING
 _PAGES_PER_CHECKPOINT = 4000  # 16 MB: index pages that many commits touch reach the file once
 _CACHE_KIB = 16_000
-_PARAMETER = re.compile(r":([a-z_]+)")
 _FAULTS = {
     "SQLITE_BUSY": Fault.TRANSIENT,
     "SQLITE_LOCKED": Fault.TRANSIENT,
@@ -41,43 +37,16 @@ _TEXTS = {
     "unable to open database file": Fault.LOST,
     "UNIQUE constraint failed": Fault.CONFLICT,
 }
+_UNREADABLE = "Could not decode to UTF-8"  # the driver's own text; it has no code
+
+
+def _readable(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def host_clock() -> datetime:
     """The machine's clock, which on SQLite is the server's."""
     return datetime.now(timezone.utc)
-
-
-def text_of(instant: datetime | None) -> str | None:
-    """An instant as SQLite keeps it: UTC text with six digits after the second."""
-    if instant is None:
-        return None
-    if instant.tzinfo is not timezone.utc:
-        instant = instant.astimezone(timezone.utc)
-    return instant.isoformat(" ", "microseconds")[:26]
-
-
-def instant_of(text: Any) -> Any:
-    """The instant that a text names; what cannot be read comes back as it is, for the quarantine."""
-    if isinstance(text, str):
-        try:
-            if len(text) == 26:  # as this package writes it
-                return datetime.fromisoformat(text + "+00:00")
-            found = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
-            return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
-        except (ValueError, OverflowError):
-            return text
-    return text
-
-
-@lru_cache(maxsize=1024)  # a batch adds few different durations to one instant
-def _after(instant: str | None, seconds: float | None) -> str | None:
-    if instant is None or seconds is None:
-        return None
-    try:
-        return text_of(instant_of(instant) + timedelta(seconds=seconds))
-    except (OverflowError, TypeError):
-        return "9999-12-31 23:59:59.999999" if seconds > 0 else "0001-01-01 00:00:00.000000"
 
 
 class SqliteSession:
@@ -105,21 +74,27 @@ class SqliteSession:
 
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         block = self._blocks[name]
-        text, wanted = _prepared(block, len(rows) if rows is not None else 0)
+        text, wanted = prepared(block, len(rows) if rows is not None else 0)
         scalars["now"] = self._now or text_of(self._clock())
-        values = [_scalar(scalars[key]) for key in wanted]
+        values = [scalar(scalars[key]) for key in wanted]
         if rows is not None:
-            values += _flat(block, rows)
-        cursor = self._connection.execute(text, values)
-        found: list[Row] = cursor.fetchall()
+            values += flat(block, rows)
+        try:
+            cursor = self._connection.execute(text, values)
+            found: list[Row] = cursor.fetchall()
+        except sqlite3.OperationalError as error:
+            if str(error).startswith(_UNREADABLE):
+                # Somebody stored bytes that are no text. One such row must not stop the others: the next try reads it.
+                self._connection.text_factory = _readable
+            raise
         if found:
-            places = _instants(block.name, tuple(column[0] for column in cursor.description))
+            places = instant_positions(tuple(column[0] for column in cursor.description))
             if places:
-                found = _decoded(found, places)
+                found = decoded(found, places)
         return found
 
     def script(self, text: str) -> None:
-        for statement in _statements(text):
+        for statement in statements(text):
             self._connection.execute(statement)
 
     def migration_lock(self) -> None:
@@ -161,7 +136,7 @@ class Sqlite:
             cached_statements=256,
         )
         try:
-            connection.create_function("after", 2, _after, deterministic=True)
+            connection.create_function("after", 2, after, deterministic=True)
             connection.execute("PRAGMA journal_mode = WAL")
             # FULL: a commit that was answered survives the loss of power, not only the end of the process.
             connection.execute("PRAGMA synchronous = FULL")
@@ -178,6 +153,8 @@ class Sqlite:
         """By the error's name, of which SQLite refines some (SQLITE_BUSY_SNAPSHOT); by its text on Python 3.10."""
         if not isinstance(error, sqlite3.Error):
             return Fault.FATAL
+        if str(error).startswith(_UNREADABLE):
+            return Fault.TRANSIENT
         name = getattr(error, "sqlite_errorname", "")
         for known, fault in _FAULTS.items():
             if name.startswith(known):
@@ -190,64 +167,3 @@ class Sqlite:
 
     def explain(self, error: BaseException) -> str:
         return " ".join(str(error).split())
-
-
-@lru_cache(maxsize=512)  # blocks times the usual batch sizes; a text is made again where it is not here
-def _prepared(block: Block, count: int) -> tuple[str, tuple[str, ...]]:
-    """The text with numbered parameters, and the scalars in their order; the values of the rows come after them."""
-    scalars: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name == "rows":
-            return match.group(0)
-        if name not in scalars:
-            scalars.append(name)
-        return f"?{scalars.index(name) + 1}"
-
-    text = _PARAMETER.sub(number, block.text)
-    if count:
-        width = len(block.columns)
-        numbers = itertools.count(len(scalars) + 1)
-        values = ",".join("(" + ",".join(f"?{next(numbers)}" for _ in range(width)) + ")" for _ in range(count))
-        text = text.replace(":rows", f"VALUES {values}")
-    return text, tuple(scalars)
-
-
-def _flat(block: Block, rows: Rows) -> list[Any]:
-    values = list(itertools.chain.from_iterable(rows))
-    for at in block.instants:
-        column = slice(at, None, len(block.columns))
-        values[column] = [text_of(value) for value in values[column]]
-    return values
-
-
-def _scalar(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return text_of(value)
-    return json.dumps(value) if isinstance(value, (list, tuple)) else value
-
-
-@lru_cache(maxsize=256)  # one per block
-def _instants(_block: str, names: tuple[str, ...]) -> tuple[int, ...]:
-    return instant_positions(names)
-
-
-def _decoded(found: list[Row], places: tuple[int, ...]) -> list[Row]:
-    columns: list[Any] = list(zip(*found, strict=True))
-    for at in places:
-        known = {text: instant_of(text) for text in set(columns[at])}  # many rows share an instant, or have none
-        columns[at] = [known[text] for text in columns[at]]
-    return list(zip(*columns, strict=True))
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script; SQLite itself says where one ends."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
-    if pending.strip():
-        yield pending

@@ -13,7 +13,8 @@ import pytest
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Dialect
-from celery_sqlbeat.store.sqlite import Sqlite, text_of
+from celery_sqlbeat.store.sqlite import Sqlite
+from celery_sqlbeat.store.sqlite_values import text_of
 from celery_sqlbeat.url import database_url
 from tests.contract.world import World
 from tests.servers import server

@@ -134,6 +134,16 @@ def test_an_instant_that_nobody_can_read_is_quarantined_on_sqlite(world: World, 
     assert world.job(name)["nextruntime"] == form
 
 
+def test_bytes_that_are_no_text_stop_no_other_row_on_sqlite(world: World) -> None:
+    if world.store.database.dialect.name != "sqlite":
+        pytest.skip("the other databases refuse to store it")
+    name, right = world.add(), world.add()
+    world.sql("UPDATE Jobs SET Args = CAST(x'5b22ff' AS TEXT) WHERE JobName = ?", name)
+    assert [claim.job_name for claim in world.claim().claims] == [right]
+    world.sql("UPDATE Jobs SET Args = NULL WHERE JobName = ?", name)
+    assert world.job(name)["quarantine"].startswith("Args")
+
+
 def test_a_failure_that_nobody_foresaw_is_quarantined_too(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import BeatStore, Claimed
-from celery_sqlbeat.store.sqlite import instant_of
+from celery_sqlbeat.store.sqlite_values import instant_of
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 LEASE = 120.0
@@ -133,7 +133,9 @@ class World:
         """End a run; whether that was written."""
         return not self.worker.finish([(run, ending or after_success())])
 
-    def decided(self, lease: HeldLease, can_republish: bool = True, **facts: Any) -> Ending | Republish:
+    def decided(
+        self, lease: HeldLease, can_republish: bool = True, max_lost: int = MAX_LOST, **facts: Any
+    ) -> Ending | Republish:
         """What a beat decides about a lease that it found ended."""
         ended = EndedLease(
             lease.state,
@@ -143,7 +145,7 @@ class World:
             lease.lease_seconds,
             lease.lost_leases,
         )
-        return after_ended_lease(ended, MAX_LOST, can_republish, **facts)
+        return after_ended_lease(ended, max_lost, can_republish, **facts)
 
     def sweep(self, beat: BeatStore | None = None, can_republish: bool = True, **facts: Any) -> set[str]:
         """Do what a beat does about all leases that ended; returns the run ids to publish again."""
