@@ -55,6 +55,7 @@ PARAMETERS = {
     "reason": "nvarchar(400)",
     "reschedule": "bit",
     "rows": "nvarchar(max)",
+    "run_id": "uniqueidentifier",
     "schedule": "nvarchar(1000)",
     "skew_seconds": "float(53)",
     "start_at": "datetime2(6)",

@@ -221,13 +221,9 @@ IF OBJECT_ID(N'dbo.Nodes', N'U') IS NULL
         StartedAt datetime2(6) NOT NULL,
         HeartbeatAt datetime2(6) NOT NULL,
         StoppedAt datetime2(6) NULL,
-        CONSTRAINT Nodes_Key PRIMARY KEY CLUSTERED (NodeId),
+        CONSTRAINT Nodes_Key PRIMARY KEY CLUSTERED (Namespace, NodeId),
         CONSTRAINT Nodes_KnownKind CHECK (Kind IN ('beat', 'worker'))
     );
-GO
-
-IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Nodes') AND name = N'Nodes_Alive')
-    CREATE NONCLUSTERED INDEX Nodes_Alive ON dbo.Nodes (Namespace, Kind);
 GO
 
 IF OBJECT_ID(N'dbo.Changes', N'U') IS NULL

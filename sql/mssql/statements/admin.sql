@@ -130,7 +130,8 @@ SELECT Version FROM @changed;
 
 -- name: insert_outbox
 -- rows: run_id uniqueidentifier, job_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, prior_state varchar(20)
--- Extra slots and replays: attempts that wait for a beat.
+-- Extra slots and replays: attempts that wait for a beat. A missing row: the job is gone, or about to go.
+-- The job is locked, so that it is not deleted meanwhile: nobody would take the attempt up.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @inserted TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -149,7 +150,8 @@ FROM OPENJSON(@rows) WITH (
     attempt int '$[4]',
     prior_state varchar(20) '$[5]'
 ) AS p
-INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id AND j.Namespace = @namespace
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, ROWLOCK)
+    ON j.Id = p.job_id AND j.Namespace = @namespace AND j.DeleteRequested = 0
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @inserted;
@@ -250,7 +252,7 @@ FROM dbo.Jobs
 WHERE Namespace = @namespace AND JobName = @job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: cancel_waiting
--- The attempts of a job that wait for their turn get their outcome: the job is deleted.
+-- The attempts of a deleted job that wait for their turn get their outcome; @run_id is the one that waited for its retry.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
@@ -265,9 +267,7 @@ FROM (
     FROM dbo.JobRuns AS w WITH (INDEX (JobRuns_Outbox))
     WHERE w.Namespace = @namespace AND w.DueAt IS NOT NULL AND w.JobId = @job_id
     UNION
-    SELECT j.RetryRunId
-    FROM dbo.Jobs AS j
-    WHERE j.Id = @job_id AND j.RetryRunId IS NOT NULL
+    SELECT @run_id
 ) AS waiting
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = waiting.RunId
 WHERE r.State IN ('scheduled', 'retry')

@@ -19,7 +19,7 @@ INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    COALESCE(j.RunId, j.RetryRunId) AS PriorRunId,
+    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId,
     0 AS Extra, @now AS Now
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK)
 WHERE
@@ -39,7 +39,7 @@ INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    r.RunId AS PriorRunId,
+    j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
     1 AS Extra, @now AS Now
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK)
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK) ON j.Id = r.JobId
@@ -79,7 +79,7 @@ DECLARE @ends_at datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (@dispatch_seconds - FLOOR(@dispatch_seconds)), 0),
     DATEADD(SECOND, FLOOR(@dispatch_seconds), @now)
 );
-DECLARE @claimed TABLE (Id uniqueidentifier NOT NULL);
+DECLARE @taken TABLE (Id uniqueidentifier NOT NULL);
 
 WITH free AS (
     SELECT
@@ -110,10 +110,10 @@ SET
     Fence = Fence + 1,
     RunId = run_id,
     ClaimId = claim_id
-OUTPUT inserted.Id INTO @claimed (Id)
+OUTPUT inserted.Id INTO @taken (Id)
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT Id FROM @claimed;
+SELECT Id FROM @taken;
 
 -- name: insert_runs
 -- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier
@@ -189,19 +189,21 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: leave_attempts
 -- rows: run_id uniqueidentifier, again bit
--- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox.
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox. Their holders have lost them.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
 SET
     DueAt = CASE WHEN p.again = 1 THEN @now END,
-    State = CASE WHEN r.State = 'running' THEN 'retry' ELSE r.State END,
-    PriorState = CASE WHEN r.State = 'running' THEN 'running' ELSE r.PriorState END,
-    Reason = CASE WHEN r.State = 'running' THEN N'unlocked by hand' ELSE r.Reason END,
-    FinishedAt = COALESCE(r.FinishedAt, @now)
+    State = CASE r.State WHEN 'claimed' THEN 'scheduled' ELSE 'retry' END,
+    PriorState = CASE r.State WHEN 'retry' THEN r.PriorState ELSE r.State END,
+    Reason = CASE r.State WHEN 'retry' THEN r.Reason ELSE N'unlocked by hand' END,
+    FinishedAt = CASE WHEN r.State <> 'claimed' THEN COALESCE(r.FinishedAt, @now) END,
+    HeldBy = NULL,
+    LeaseEndsAt = NULL
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', again bit '$[1]') AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
-WHERE r.State IN ('retry', 'running')
+WHERE r.State IN ('retry', 'running', 'claimed')
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: insert_gaps
@@ -334,8 +336,8 @@ FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 
 -- name: extend_queued
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, queued_seconds float(53)
--- A missing row: a worker started it, or another beat took it over.
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, republishes int, queued_seconds float(53)
+-- A missing row: a worker started it, or another beat took it over or extended it first.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -355,12 +357,13 @@ FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[1]',
     claim_id uniqueidentifier '$[2]',
     fence bigint '$[3]',
-    queued_seconds float(53) '$[4]'
+    republishes int '$[4]',
+    queued_seconds float(53) '$[5]'
 ) AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
-    AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.LeaseEndsAt <= @now
+    AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.Republishes = p.republishes AND j.LeaseEndsAt <= @now
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @changed;
@@ -515,13 +518,14 @@ SELECT Id FROM @changed;
 
 -- name: delete_requested
 -- rows: job_id uniqueidentifier
-DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL);
+-- A missing row: a run holds the job, or its deletion was not asked for.
+DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL, RetryRunId uniqueidentifier NULL);
 
 DELETE j
-OUTPUT deleted.Id INTO @deleted (Id)
+OUTPUT deleted.Id, deleted.RetryRunId INTO @deleted (Id, RetryRunId)
 FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
 WHERE j.DeleteRequested = 1 AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT Id FROM @deleted;
+SELECT Id, RetryRunId FROM @deleted;

@@ -9,7 +9,53 @@ DECLARE @cutoff datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
     DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
 );
+DECLARE @ending TABLE (
+    JobId uniqueidentifier NOT NULL,
+    RunId uniqueidentifier NOT NULL,
+    ClaimId uniqueidentifier NULL,
+    Fence bigint NOT NULL,
+    State varchar(20) NOT NULL,
+    Advances bit NOT NULL,
+    SeenNextRunTime datetime2(6) NULL,
+    RetrySeconds float(53) NULL,
+    NextSlot datetime2(6) NULL
+);
 DECLARE @released TABLE (Id uniqueidentifier NOT NULL);
+
+INSERT INTO @ending (JobId, RunId, ClaimId, Fence, State, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
+SELECT
+    p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Advances, r.SeenNextRunTime,
+    -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
+    -- Its start does not lock the job, so its own row is locked here, before the job's.
+    CASE
+        WHEN r.Exclusive = 1 THEN p.retry_seconds
+        WHEN (SELECT b.State FROM dbo.JobRuns AS b WITH (UPDLOCK, ROWLOCK) WHERE b.RunId = p.run_id) <> 'running'
+            THEN p.retry_seconds
+    END,
+    -- An interval may be a century, so its days are added first.
+    CASE
+        WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
+        ELSE DATEADD(
+            MICROSECOND, ROUND(1000000 * (r.DelaySeconds - FLOOR(r.DelaySeconds)), 0),
+            DATEADD(
+                SECOND, FLOOR(r.DelaySeconds) - 86400 * FLOOR(r.DelaySeconds / 86400),
+                DATEADD(
+                    DAY, FLOOR(r.DelaySeconds / 86400),
+                    CASE WHEN r.ScheduledFor > @now THEN r.ScheduledFor ELSE @now END
+                )
+            )
+        )
+    END
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]',
+    state varchar(20) '$[4]',
+    retry_seconds float(53) '$[5]'
+) AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);
 
 UPDATE j
 SET
@@ -24,81 +70,52 @@ SET
     RunId = NULL,
     ClaimId = NULL,
     Fence = j.Fence + 1,
-    LastRunTime = CASE WHEN r.state IN ('success', 'dispatched') THEN @now ELSE j.LastRunTime END,
-    RetryAt = CASE WHEN r.Advances = 0 THEN j.RetryAt ELSE r.RetrySlot END,
+    LastRunTime = CASE WHEN e.State IN ('success', 'dispatched') THEN @now ELSE j.LastRunTime END,
+    RetryAt = CASE
+        WHEN e.Advances = 0 THEN j.RetryAt
+        ELSE DATEADD(
+            MICROSECOND, ROUND(1000000 * (e.RetrySeconds - FLOOR(e.RetrySeconds)), 0),
+            DATEADD(SECOND, FLOOR(e.RetrySeconds), @now)
+        )
+    END,
     RetryRunId = CASE
-        WHEN r.Advances = 0 THEN j.RetryRunId
-        WHEN r.RetrySlot IS NOT NULL THEN r.run_id
+        WHEN e.Advances = 0 THEN j.RetryRunId
+        WHEN e.RetrySeconds IS NOT NULL THEN e.RunId
     END,
     -- Another NextRunTime than the claim saw is an operator's, and wins. Both may be NULL.
     NextRunTime = CASE
         WHEN
-            r.Advances = 1 AND r.RetrySlot IS NULL
-            AND (
-                j.NextRunTime = r.SeenNextRunTime
-                OR (j.NextRunTime IS NULL AND r.SeenNextRunTime IS NULL)
-            )
-            THEN r.NextSlot
+            e.Advances = 1 AND e.RetrySeconds IS NULL
+            AND (j.NextRunTime = e.SeenNextRunTime OR (j.NextRunTime IS NULL AND e.SeenNextRunTime IS NULL))
+            THEN e.NextSlot
         ELSE j.NextRunTime
     END,
     Enabled = CASE
         WHEN
-            r.Advances = 1 AND r.RetrySlot IS NULL AND r.NextSlot IS NULL
-            AND (
-                j.NextRunTime = r.SeenNextRunTime
-                OR (j.NextRunTime IS NULL AND r.SeenNextRunTime IS NULL)
-            )
+            e.Advances = 1 AND e.RetrySeconds IS NULL AND e.NextSlot IS NULL
+            AND (j.NextRunTime = e.SeenNextRunTime OR (j.NextRunTime IS NULL AND e.SeenNextRunTime IS NULL))
             THEN 0
         ELSE j.Enabled
     END,
     DisabledReason = CASE
         WHEN
-            r.Advances = 1 AND r.RetrySlot IS NULL AND r.NextSlot IS NULL
-            AND (
-                j.NextRunTime = r.SeenNextRunTime
-                OR (j.NextRunTime IS NULL AND r.SeenNextRunTime IS NULL)
-            )
+            e.Advances = 1 AND e.RetrySeconds IS NULL AND e.NextSlot IS NULL
+            AND (j.NextRunTime = e.SeenNextRunTime OR (j.NextRunTime IS NULL AND e.SeenNextRunTime IS NULL))
             THEN N'finished'
         ELSE j.DisabledReason
     END
 OUTPUT inserted.Id INTO @released (Id)
-FROM (
-    SELECT
-        p.job_id, p.run_id, p.claim_id, p.fence, p.state, s.Advances, s.SeenNextRunTime,
-        DATEADD(
-            MICROSECOND, ROUND(1000000 * (p.retry_seconds - FLOOR(p.retry_seconds)), 0),
-            DATEADD(SECOND, FLOOR(p.retry_seconds), @now)
-        ) AS RetrySlot,
-        -- An interval may be a century, so its days are added first.
-        CASE
-            WHEN s.DelaySeconds IS NULL THEN s.PlannedAt
-            ELSE DATEADD(
-                MICROSECOND, ROUND(1000000 * (s.DelaySeconds - FLOOR(s.DelaySeconds)), 0),
-                DATEADD(
-                    SECOND, FLOOR(s.DelaySeconds) - 86400 * FLOOR(s.DelaySeconds / 86400),
-                    DATEADD(
-                        DAY, FLOOR(s.DelaySeconds / 86400),
-                        CASE WHEN s.ScheduledFor > @now THEN s.ScheduledFor ELSE @now END
-                    )
-                )
-            )
-        END AS NextSlot
-    FROM OPENJSON(@rows) WITH (
-        job_id uniqueidentifier '$[0]',
-        run_id uniqueidentifier '$[1]',
-        claim_id uniqueidentifier '$[2]',
-        fence bigint '$[3]',
-        state varchar(20) '$[4]',
-        retry_seconds float(53) '$[5]'
-    ) AS p
-    INNER JOIN dbo.JobRuns AS s ON s.RunId = p.run_id
-) AS r
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = r.job_id
+FROM @ending AS e
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
-    j.RunId = r.run_id AND j.ClaimId = r.claim_id AND j.Fence = r.fence
+    j.RunId = e.RunId AND j.ClaimId = e.ClaimId AND j.Fence = e.Fence
     AND j.LockedBy IS NOT NULL
     AND (@only_unstarted = 0 OR j.StartedRetry IS NULL)
-    AND (@only_ended = 0 OR j.LeaseEndsAt <= @cutoff)
+    AND (
+        @only_ended = 0
+        -- Who found the lease ended before the run began cannot know that it began and ended again.
+        OR (j.LeaseEndsAt <= @cutoff AND (j.StartedRetry IS NULL OR e.State IN ('retry', 'dlq')))
+    )
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @released;
@@ -121,13 +138,18 @@ SET
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN COALESCE(r.PublishedAt, @now) ELSE r.PublishedAt END,
     FinishedAt = CASE WHEN p.state <> 'scheduled' THEN @now END,
     DueAt = CASE
-        WHEN p.retry_seconds IS NOT NULL AND (r.Exclusive = 0 OR r.Advances = 0)
+        WHEN
+            p.retry_seconds IS NOT NULL
+            AND (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running'))
             THEN DATEADD(
                 MICROSECOND, ROUND(1000000 * (p.retry_seconds - FLOOR(p.retry_seconds)), 0),
                 DATEADD(SECOND, FLOOR(p.retry_seconds), @now)
             )
     END,
-    Advances = CASE WHEN p.state = 'dispatched' THEN 0 ELSE r.Advances END,
+    Advances = CASE
+        WHEN p.state = 'dispatched' OR (r.Exclusive = 0 AND r.State = 'running') THEN 0
+        ELSE r.Advances
+    END,
     Failures = r.Failures + p.failures,
     LostLeases = r.LostLeases + p.lost_leases,
     HeldBy = NULL,
@@ -152,12 +174,16 @@ FROM OPENJSON(@rows) WITH (
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE
     r.ClaimId = p.claim_id AND r.Fence = p.fence
-    AND (p.released = 1 OR (r.Exclusive = 0 AND p.state <> 'dispatched'))
+    AND (p.released = 1 OR (r.Exclusive = 0 AND r.State = 'running'))
     AND (
         (r.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
         OR (r.State = 'running' AND p.state <> 'dispatched')
     )
-    AND (@only_ended = 0 OR p.released = 1 OR (r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff))
+    -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
+    AND (
+        (@only_unstarted = 0 AND @only_ended = 0) OR r.Exclusive = 1 OR r.State = 'claimed'
+        OR (@only_ended = 1 AND p.state IN ('retry', 'dlq') AND r.LeaseEndsAt <= @cutoff)
+    )
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @closed;

@@ -39,7 +39,7 @@ SET
     Claimed = @claimed,
     HeartbeatAt = @now,
     StoppedAt = NULL
-WHERE NodeId = @node_id;
+WHERE Namespace = @namespace AND NodeId = @node_id;
 
 IF @@ROWCOUNT = 0
     INSERT INTO dbo.Nodes (
@@ -58,7 +58,7 @@ SELECT @now AS HeartbeatAt;
 -- name: stop_node
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
-UPDATE dbo.Nodes SET StoppedAt = @now WHERE NodeId = @node_id AND Namespace = @namespace;
+UPDATE dbo.Nodes SET StoppedAt = @now WHERE Namespace = @namespace AND NodeId = @node_id;
 
 -- name: read_nodes
 DECLARE @now datetime2(6) = SYSUTCDATETIME();

@@ -2,9 +2,20 @@
 
 -- name: start_jobs
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int
--- A missing row: the message is stale, a duplicate, or another run holds the job.
+-- A missing row: the message is stale, a duplicate, or another run holds the job; or the run was dispatched while this
+-- block waited for the job's row, so ask again.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @dispatched TABLE (RunId uniqueidentifier NOT NULL, SeenFence bigint NOT NULL);
 DECLARE @started TABLE (RunId uniqueidentifier NOT NULL, Fence bigint NOT NULL, Published datetime2(6) NULL);
+
+-- The fences of the jobs first, the states of their runs after it: if the first is unchanged in the end, so is the other.
+INSERT INTO @dispatched (RunId, SeenFence)
+SELECT DISTINCT r.RunId, j.Fence
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE r.State = 'dispatched'
+OPTION (LOOP JOIN, FORCE ORDER);
 
 UPDATE j
 SET
@@ -28,20 +39,27 @@ FROM OPENJSON(@rows) WITH (
     celery_retries int '$[4]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+LEFT OUTER JOIN @dispatched AS d ON d.RunId = p.run_id
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = r.JobId
 WHERE
     r.ClaimId = p.claim_id AND r.Namespace = @namespace AND r.Exclusive = 1
     -- A late start of a dispatched run raised the run's fence above that of its message.
-    AND r.Fence >= p.fence
+    AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
     AND r.State IN ('claimed', 'running', 'dispatched')
     AND (
         (
             r.State IN ('claimed', 'running') AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
             AND j.Fence = r.Fence AND j.LockedBy IS NOT NULL
-            -- One time only: the same question again, or a later retry by Celery itself.
-            AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries OR r.StartId = p.start_id)
+            -- One time only: a later retry by Celery itself, or the same question again before such a retry.
+            AND (
+                j.StartedRetry IS NULL
+                OR j.StartedRetry < p.celery_retries
+                OR (j.StartedRetry = p.celery_retries AND r.StartId = p.start_id)
+            )
         )
-        OR (r.State = 'dispatched' AND j.LockedBy IS NULL)
+        -- Not where an unlocking by hand left a run behind: the row must not forget it. Nor where the fence has grown
+        -- since it was read: another copy may have run meanwhile.
+        OR (r.State = 'dispatched' AND j.LockedBy IS NULL AND j.RunId IS NULL AND j.Fence = d.SeenFence)
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
