@@ -76,9 +76,10 @@ def release(
 def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:
     """Delete those of the jobs to be deleted that no run holds; what waited for its turn gets its outcome."""
     found = session.fetch("delete_requested", job_ids) if job_ids else []
-    for job_id, run_id in found:
-        session.fetch("cancel_waiting", namespace=namespace, job_id=job_id, run_id=run_id)
-    return {job_id for job_id, _ in found}
+    for job_id, *run_ids in found:
+        for run_id in run_ids:
+            session.fetch("cancel_waiting", namespace=namespace, job_id=job_id, run_id=run_id)
+    return {row[0] for row in found}
 
 
 @cache  # ten states

@@ -169,7 +169,8 @@ FROM Jobs
 WHERE Namespace = :namespace AND JobName = :job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: cancel_waiting
--- The attempts of a deleted job that wait for their turn get their outcome; `run_id` is the one that waited for its retry.
+-- The attempts of a deleted job that wait for their turn get their outcome; `run_id` is the one that waited for its retry,
+-- or that an unlocking by hand left behind.
 UPDATE JobRuns SET
     State = 'cancelled',
     PriorState = State,
@@ -177,7 +178,7 @@ UPDATE JobRuns SET
     DueAt = NULL,
     FinishedAt = :now
 WHERE
-    State IN ('scheduled', 'retry')
+    State IN ('scheduled', 'retry', 'claimed', 'running')
     AND (
         (Namespace = :namespace AND DueAt IS NOT NULL AND JobId = :job_id)
         OR RunId = :run_id

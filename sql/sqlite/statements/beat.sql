@@ -336,4 +336,4 @@ WITH p (job_id) AS (:rows)
 
 DELETE FROM Jobs
 WHERE Id IN (SELECT p.job_id FROM p) AND DeleteRequested = 1 AND LockedBy IS NULL
-RETURNING Id, RetryRunId;
+RETURNING Id, RunId, RetryRunId;
