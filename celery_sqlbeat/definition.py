@@ -30,13 +30,24 @@ class Rules(NamedTuple):
     """Celery's `beat_cron_starting_deadline`, in seconds."""
 
 
-class JobText(Protocol):
-    """The columns of a job that people write."""
+class CallText(Protocol):
+    """The columns of a job that say what is sent."""
+
+    @property
+    def task_name(self) -> Any: ...
+    @property
+    def args(self) -> Any: ...
+    @property
+    def kwargs(self) -> Any: ...
+    @property
+    def options(self) -> Any: ...
+
+
+class JobText(CallText, Protocol):
+    """All the columns of a job that people write."""
 
     @property
     def job_name(self) -> str: ...
-    @property
-    def task_name(self) -> Any: ...
     @property
     def schedule(self) -> Any: ...
     @property
@@ -44,24 +55,24 @@ class JobText(Protocol):
     @property
     def time_zone(self) -> Any: ...
     @property
-    def args(self) -> Any: ...
-    @property
-    def kwargs(self) -> Any: ...
-    @property
-    def options(self) -> Any: ...
-    @property
     def policies(self) -> Any: ...
     @property
     def lock_timeout_minutes(self) -> Any: ...
 
 
-class Definition(NamedTuple):
-    """A job as it will run."""
+class Call(NamedTuple):
+    """What is sent to the worker."""
 
     task_name: str
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any]
+
+
+class Definition(NamedTuple):
+    """A job as it will run."""
+
+    call: Call
     timeline: Timeline
     policy: Policy
     lease_seconds: float
@@ -72,29 +83,29 @@ def read_definition(row: JobText, rules: Rules) -> Definition:
     """The job that a row describes."""
     own = None if row.policies is None else fields_from_text(_text("Policies", row.policies))
     policy = policy_for(row.job_name, rules.policies, own)
-    task_name = row.task_name
-    if not isinstance(task_name, str) or not task_name:
-        raise FieldError("TaskName", task_name, "write the name of a Celery task")
     lease_seconds = rules.lock_timeout if policy.lock_timeout is None else policy.lock_timeout
     if row.lock_timeout_minutes is not None:
         lease_seconds = 60.0 * _minutes("LockTimeoutMinutes", row.lock_timeout_minutes)
+    zone = row.time_zone or policy.timezone or rules.time_zone
     return Definition(
-        task_name,
-        () if row.args is None else _json("Args", row.args, list, "a JSON array such as [1, 2]"),
-        _NOTHING if row.kwargs is None else _json("Kwargs", row.kwargs, dict, 'a JSON object such as {"id": 1}'),
-        _NOTHING
-        if row.options is None
-        else _json("Options", row.options, dict, 'a JSON object such as {"queue": "x"}'),
-        _timeline(
-            row.schedule,
-            row.interval_minutes,
-            row.time_zone or policy.timezone or rules.time_zone,
-            policy.jitter,
-            policy.cadence,
-        ),
+        read_call(row),
+        _timeline(row.schedule, row.interval_minutes, zone, policy.jitter, policy.cadence),
         policy,
         lease_seconds,
         rules.max_retries if policy.max_retries is None else policy.max_retries,
+    )
+
+
+def read_call(row: CallText) -> Call:
+    """What the row wants sent."""
+    task_name, options = row.task_name, row.options
+    if not isinstance(task_name, str) or not task_name:
+        raise FieldError("TaskName", task_name, "write the name of a Celery task")
+    return Call(
+        task_name,
+        () if row.args is None else _json("Args", row.args, list, "a JSON array such as [1, 2]"),
+        _NOTHING if row.kwargs is None else _json("Kwargs", row.kwargs, dict, 'a JSON object such as {"id": 1}'),
+        _NOTHING if options is None else _json("Options", options, dict, 'a JSON object such as {"queue": "x"}'),
     )
 
 

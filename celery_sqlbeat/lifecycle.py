@@ -125,9 +125,9 @@ def after_lost_lease(
     return Ending(RETRY, reason, 0.0, 0, 1)
 
 
-def given_back(reason: str) -> Ending:
-    """The same attempt, due again at once: it was not published for certain, or it was not begun."""
-    return Ending(SCHEDULED, reason[:LONGEST_REASON], 0.0)
+def given_back(reason: str, seconds: float = 0.0) -> Ending:
+    """The same attempt, due again at once or after a while: it was not published for certain, or not begun."""
+    return Ending(SCHEDULED, reason[:LONGEST_REASON], seconds)
 
 
 def queued_seconds(lease_seconds: float, republishes: int) -> float:

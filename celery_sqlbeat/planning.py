@@ -84,10 +84,7 @@ class Planner:
             Claim(
                 job.job_id,
                 job.job_name,
-                definition.task_name,
-                definition.args,
-                definition.kwargs,
-                definition.options,
+                *definition.call,
                 slot.continues if slot.same_run and slot.continues else run_id,
                 claim_id,
                 job.fence + 1,
