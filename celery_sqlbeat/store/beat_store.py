@@ -108,15 +108,15 @@ class SqlBeatStore:
 
     def _due(self, session: Session, batch_size: int, code_keys: Sequence[str]) -> list[DueJob]:
         scope = {"namespace": self._namespace, "code_keys": list(code_keys)}
-        due = [DueJob._make(row) for row in session.fetch("read_due", batch_size=batch_size, **scope)]
-        if len(due) < batch_size:
-            taken = {job.job_id for job in due}
-            for row in session.fetch("read_outbox", batch_size=batch_size - len(due), **scope):
-                job = DueJob._make(row)
-                if job.job_id not in taken:  # one slot of a job at a time; the others wait until it is free
-                    taken.add(job.job_id)
-                    due.append(job)
-        return due
+        due: dict[str, DueJob] = {}
+        # The outbox first: the schedule of a job that runs longer than its interval is due whenever it is free.
+        for row in session.fetch("read_outbox", batch_size=batch_size, **scope):
+            job = DueJob._make(row)
+            due.setdefault(job.job_id, job)  # one slot of a job at a time; the others wait until it is free
+        for row in session.fetch("read_due", batch_size=batch_size - len(due), **scope):
+            job = DueJob._make(row)
+            due.setdefault(job.job_id, job)
+        return list(due.values())
 
     def _write_claims(self, session: Session, claims: list[Claim], dispatch_seconds: float) -> set[str]:
         if not claims:
