@@ -1,6 +1,7 @@
 """Heartbeats: a lease lives as long as its holder says so, and no longer than until somebody takes it."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,8 @@ def test_a_heartbeat_needs_run_claim_and_fence_each(world: World, field: str) ->
     leased, held = world.running(), overlapping(world)
     world.later(5)
     for run in (leased, held):
-        forged = run._replace(**{field: run.fence - 1 if field == "fence" else world.ids.one()})
+        wrong: dict[str, Any] = {field: run.fence - 1 if field == "fence" else world.ids.one()}
+        forged = run._replace(**wrong)
         assert world.worker.extend([(forged, 3600)]) == {forged.run_id}
     assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=LEASE)
 

@@ -53,7 +53,8 @@ def test_an_outcome_needs_run_claim_and_fence_each(world: World, field: str, col
     run = world.running()
     before = world.job(name), world.runs(name)
     for other in (run.fence - 1, run.fence + 1) if field == "fence" else (world.ids.one(), world.ids.one()):
-        assert not world.finish(run._replace(**{field: other}))
+        wrong: dict[str, Any] = {field: other}
+        assert not world.finish(run._replace(**wrong))
     assert (world.job(name), world.runs(name)) == before
     assert world.finish(run)
 

@@ -218,12 +218,12 @@ def test_an_overlapping_run_and_its_jobs_lock_may_end_together(world: World) -> 
     world.sweep()
     world.sweep()
     assert world.states(name) == ["retry"]
-    claims = world.claim().claims
-    assert [(claim.slot.kind, claim.slot.attempt) for claim in claims] == [("schedule", 1)]
-    world.beat.mark_dispatched(claims)
     again = world.claim_one()
     assert (again.slot.scheduled_for, again.slot.attempt, again.slot.lost_leases) == (run.scheduled_for, 2, 1)
     world.beat.mark_dispatched([again])
+    following = world.claim_one()
+    assert (following.slot.scheduled_for, following.slot.attempt) == (run.scheduled_for + 4 * MINUTE, 1)
+    world.beat.mark_dispatched([following])
     assert world.claim().claims == []
 
 
@@ -458,6 +458,21 @@ def test_an_overlapping_run_that_was_lost_comes_again_through_the_outbox(world: 
     assert world.claim().claims == []
     second = world.start(again)
     assert second is not None and second.attempt == 2
+
+
+def test_an_extra_slot_takes_its_turn_though_the_schedule_is_always_due(world: World) -> None:
+    """A job that runs longer than its interval is due again whenever it is free."""
+    name = world.add(Schedule="every 60s")
+    run = world.running()
+    world.admin.add_slot(world.ids.run_ids(1)[0], run.job_id)
+    world.later(90)
+    world.finish(run)
+    extra = world.running()
+    assert extra.kind == "manual"
+    world.later(90)
+    world.finish(extra)
+    assert world.running().scheduled_for == NOON + MINUTE * 3
+    assert [row["state"] for row in world.runs(name) if row["kind"] == "manual"] == ["success"]
 
 
 # When to wake
