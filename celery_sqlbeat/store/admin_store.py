@@ -99,7 +99,7 @@ class SqlAdminStore:
         held = self._database.read("read_holding", namespace=self._namespace, job_name=job_name)
         ending = Ending(CANCELLED, reason)
         releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
-        return bool(release(self._database, releases))
+        return bool(release(self._database, self._namespace, releases))
 
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
         return self._run_records("list_runs", before_id=before_id, page_size=page_size)

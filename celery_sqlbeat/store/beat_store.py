@@ -66,7 +66,7 @@ class SqlBeatStore:
 
     def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
         releases = [Release(lease.job_id, lease.run_id, lease.claim_id, lease.fence, end) for lease, end in endings]
-        return release(self._database, releases, only_ended=True, grace_seconds=grace_seconds)
+        return release(self._database, self._namespace, releases, only_ended=True, grace_seconds=grace_seconds)
 
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
@@ -137,7 +137,7 @@ class SqlBeatStore:
 
     def _release_claims(self, claims: Iterable[Claim], ending: Ending) -> set[str]:
         releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c in claims]
-        return release(self._database, releases, only_unstarted=True)
+        return release(self._database, self._namespace, releases, only_unstarted=True)
 
 
 # Every statement locks the jobs in the order of their runs, so that no two of them wait for each other.

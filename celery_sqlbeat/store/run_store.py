@@ -25,6 +25,7 @@ class Release(NamedTuple):
 
 def release(
     database: Database,
+    namespace: str,
     releases: Sequence[Release],
     only_unstarted: bool = False,
     only_ended: bool = False,
@@ -42,7 +43,8 @@ def release(
     job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
-        free = {row[0] for row in session.fetch("release_jobs", job_rows, **guard)}
+        released = session.fetch("release_jobs", job_rows, **guard)
+        free = {row[0] for row in released}
         run_rows = [
             (
                 run_id,
@@ -64,6 +66,8 @@ def release(
         if only_unstarted or only_ended:
             # An overlapping run that has begun goes on by itself, but its job is free.
             closed |= {one.run_id for one in ordered if one.job_id in free}
+        if any(unforeseen for _, unforeseen in released):
+            session.fetch("bump_changes", namespace=namespace)
         return closed
 
     def settle(session: Session) -> set[str] | None:

@@ -109,7 +109,7 @@ def test_success_frees_the_job_and_forgets_the_claim(world: World) -> None:
     world.later(5)
     world.finish(run)
     job = world.job(name)
-    for column in ("lockedby", "lockedat", "leaseendsat", "claimedat", "publishedat", "plannedat", "runid", "claimid"):
+    for column in ("lockedby", "lockedat", "leaseendsat", "claimedat", "publishedat", "runid", "claimid"):
         assert job[column] is None, column
     assert (job["startedretry"], job["retryat"], job["retryrunid"]) == (None, None, None)
     assert world.instant(name, "lastruntime") == world.now

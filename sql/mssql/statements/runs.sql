@@ -4,6 +4,7 @@
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, state varchar(20), retry_seconds float(53)
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
 -- or (only_ended) its lease was extended.
+-- Unforeseen: due at another instant than the claim planned, or due already; then the other beats must be told.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
@@ -20,7 +21,7 @@ DECLARE @ending TABLE (
     RetrySeconds float(53) NULL,
     NextSlot datetime2(6) NULL
 );
-DECLARE @released TABLE (Id uniqueidentifier NOT NULL);
+DECLARE @released TABLE (Id uniqueidentifier NOT NULL, Unforeseen int NOT NULL);
 
 INSERT INTO @ending (JobId, RunId, ClaimId, Fence, State, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
 SELECT
@@ -64,7 +65,6 @@ SET
     ClaimedAt = NULL,
     LeaseEndsAt = NULL,
     PublishedAt = NULL,
-    PlannedAt = NULL,
     StartedRetry = NULL,
     Republishes = 0,
     RunId = NULL,
@@ -104,7 +104,16 @@ SET
             THEN N'finished'
         ELSE j.DisabledReason
     END
-OUTPUT inserted.Id INTO @released (Id)
+OUTPUT
+    inserted.Id,
+    CASE
+        WHEN
+            inserted.RetryAt IS NOT NULL OR inserted.PlannedAt IS NULL
+            OR inserted.NextRunTime <> inserted.PlannedAt OR inserted.NextRunTime <= @now
+            THEN 1
+        ELSE 0
+    END
+INTO @released (Id, Unforeseen)
 FROM @ending AS e
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
@@ -118,7 +127,7 @@ WHERE
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT Id FROM @released;
+SELECT Id, Unforeseen FROM @released;
 
 -- name: close_runs
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, released bit, state varchar(20), via varchar(20), reason nvarchar(400), retry_seconds float(53), failures int, lost_leases int, error nvarchar(max), traceback nvarchar(max)

@@ -4,6 +4,7 @@
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, state text, retry_seconds float8
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
 -- or (only_ended) its lease was extended.
+-- Unforeseen: due at another instant than the claim planned, or due already; then the other beats must be told.
 WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
 
 r AS MATERIALIZED (
@@ -20,7 +21,7 @@ r AS MATERIALIZED (
             ELSE greatest(statement_timestamp(), r.ScheduledFor) + r.DelaySeconds * interval '1 second'
         END AS NextSlot
     FROM p
-    INNER JOIN JobRuns AS r ON r.RunId = p.run_id
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
 )
 
 UPDATE Jobs SET
@@ -29,7 +30,6 @@ UPDATE Jobs SET
     ClaimedAt = NULL,
     LeaseEndsAt = NULL,
     PublishedAt = NULL,
-    PlannedAt = NULL,
     StartedRetry = NULL,
     Republishes = 0,
     RunId = NULL,
@@ -65,7 +65,7 @@ UPDATE Jobs SET
     END
 FROM r
 WHERE
-    Jobs.Id = r.job_id AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence
+    Jobs.Id = ANY(ARRAY[r.job_id]) AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence
     AND Jobs.LockedBy IS NOT NULL
     AND (:only_unstarted = 0 OR Jobs.StartedRetry IS NULL)
     AND (
@@ -73,7 +73,14 @@ WHERE
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (Jobs.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second' AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq')))
     )
-RETURNING Jobs.Id;
+RETURNING
+    Jobs.Id,
+    CASE
+        WHEN
+            Jobs.RetryAt IS NOT NULL OR Jobs.PlannedAt IS NULL OR Jobs.NextRunTime <> Jobs.PlannedAt OR Jobs.NextRunTime <= statement_timestamp()
+            THEN 1
+        ELSE 0
+    END AS Unforeseen;
 
 -- name: close_runs
 -- rows: run_id uuid, claim_id uuid, fence bigint, released smallint, state text, via text, reason text, retry_seconds float8, failures integer, lost_leases integer, error text, traceback text
@@ -106,7 +113,7 @@ UPDATE JobRuns SET
     Traceback = p.traceback
 FROM p
 WHERE
-    JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+    JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
     AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
     AND (
         (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
@@ -126,4 +133,4 @@ WITH p (run_id, claim_id, fence, state) AS (:rows)
 
 SELECT p.run_id
 FROM p
-INNER JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;

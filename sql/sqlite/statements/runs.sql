@@ -4,6 +4,7 @@
 -- rows: job_id, run_id, claim_id, fence, state, retry_seconds
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
 -- or (only_ended) its lease was extended.
+-- Unforeseen: due at another instant than the claim planned, or due already; then the other beats must be told.
 WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
 
 r AS MATERIALIZED (
@@ -25,7 +26,6 @@ UPDATE Jobs SET
     ClaimedAt = NULL,
     LeaseEndsAt = NULL,
     PublishedAt = NULL,
-    PlannedAt = NULL,
     StartedRetry = NULL,
     Republishes = 0,
     RunId = NULL,
@@ -69,7 +69,14 @@ WHERE
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (Jobs.LeaseEndsAt <= after(:now, -:grace_seconds) AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq')))
     )
-RETURNING Id;
+RETURNING
+    Id,
+    CASE
+        WHEN
+            RetryAt IS NOT NULL OR PlannedAt IS NULL OR NextRunTime <> PlannedAt OR NextRunTime <= :now
+            THEN 1
+        ELSE 0
+    END AS Unforeseen;
 
 -- name: close_runs
 -- rows: run_id, claim_id, fence, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
