@@ -92,7 +92,7 @@ SELECT
     p.prior_state, j.Fence,
     statement_timestamp(), statement_timestamp()
 FROM p
-INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = :namespace AND j.DeleteRequested = 0
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]) AND j.Namespace = :namespace AND j.DeleteRequested = 0
 FOR SHARE OF j
 RETURNING RunId;
 

@@ -1,4 +1,7 @@
 -- What a beat reads and writes. statement_timestamp() is when the server received the statement: one instant for all of it, before any waiting for locks.
+-- `= ANY(ARRAY[key])` finds one row as `= key` does, but only so do the rows of the batch always drive the join, in their
+-- order: with `=` the planner reads a small or new table in the order of its key, keeps that plan while the table
+-- grows, and locks rows in that order.
 
 -- name: read_due
 -- Zero rows: nothing is due, or it is held by others.
@@ -24,7 +27,7 @@ SELECT
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
     1 AS Extra, statement_timestamp() AS Now
 FROM JobRuns AS r
-INNER JOIN Jobs AS j ON j.Id = r.JobId
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
 WHERE
     r.Namespace = :namespace AND r.DueAt <= statement_timestamp()
     AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -40,7 +43,7 @@ WITH p (run_id) AS (:rows)
 
 SELECT r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances
 FROM p
-INNER JOIN JobRuns AS r ON r.RunId = p.run_id;
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]);
 
 -- name: read_attempt_numbers
 -- rows: job_id uuid, scheduled_for timestamptz, kind text
@@ -49,7 +52,7 @@ WITH p (job_id, scheduled_for, kind) AS (:rows)
 
 SELECT r.JobId, r.ScheduledFor, r.Kind, max(r.Attempt)
 FROM p
-INNER JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = p.scheduled_for AND r.Kind = p.kind
+INNER JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = ANY(ARRAY[p.scheduled_for]) AND r.Kind = p.kind
 GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
@@ -70,7 +73,7 @@ UPDATE Jobs SET
     RunId = p.run_id,
     ClaimId = p.claim_id
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL AND Jobs.Enabled = 1
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL AND Jobs.Enabled = 1
 RETURNING Jobs.Id;
 
 -- name: insert_runs
@@ -92,8 +95,8 @@ SELECT
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
     p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, statement_timestamp()
 FROM p
-INNER JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
-LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+LEFT JOIN JobRuns AS b ON b.RunId = ANY(ARRAY[p.continues]);
 
 -- name: reopen_runs
 -- rows: run_id uuid, claim_id uuid, delay_seconds float8, lease_seconds float8, max_retries integer, exclusive smallint
@@ -120,7 +123,7 @@ UPDATE JobRuns SET
     Exclusive = p.exclusive,
     DueAt = NULL
 FROM p, Jobs AS j
-WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
+WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND j.Id = ANY(ARRAY[JobRuns.JobId]) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
 
 -- name: leave_attempts
 -- rows: run_id uuid, again smallint
@@ -136,7 +139,7 @@ UPDATE JobRuns SET
     HeldBy = NULL,
     LeaseEndsAt = NULL
 FROM p
-WHERE JobRuns.RunId = p.run_id AND JobRuns.State IN ('retry', 'running', 'claimed');
+WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.State IN ('retry', 'running', 'claimed');
 
 -- name: insert_gaps
 -- rows: run_id uuid, job_id uuid, first timestamptz, last timestamptz, count bigint, reason text, attempt integer
@@ -150,7 +153,7 @@ SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, 'schedule', p.first, p.last, p.count, p.attempt, 'skipped', 'scheduled',
     p.reason, j.Fence, statement_timestamp(), statement_timestamp()
 FROM p
-INNER JOIN Jobs AS j ON j.Id = p.job_id;
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]);
 
 -- name: advance_jobs
 -- rows: job_id uuid, fence bigint, next_slot timestamptz
@@ -162,7 +165,7 @@ UPDATE Jobs SET
     Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
     DisabledReason = CASE WHEN p.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
 
 -- name: quarantine_jobs
 -- rows: job_id uuid, fence bigint, reason text
@@ -171,7 +174,7 @@ WITH p (job_id, fence, reason) AS (:rows)
 
 UPDATE Jobs SET Quarantine = p.reason
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
 RETURNING Jobs.Id;
 
 -- name: read_claims
@@ -181,7 +184,7 @@ WITH p (run_id, claim_id) AS (:rows)
 
 SELECT p.run_id
 FROM p
-INNER JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id;
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.claim_id;
 
 -- name: mark_published
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, queued_seconds float8
@@ -193,7 +196,7 @@ UPDATE Jobs SET
     LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
 FROM p
 WHERE
-    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
     AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
 RETURNING Jobs.RunId;
 
@@ -205,7 +208,7 @@ SELECT
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, statement_timestamp() AS Now
 FROM Jobs AS j
-INNER JOIN JobRuns AS r ON r.RunId = j.RunId
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
     j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
     AND j.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
@@ -236,7 +239,7 @@ UPDATE Jobs SET
     LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
 FROM p
 WHERE
-    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
     AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.Republishes = p.republishes
     AND Jobs.LeaseEndsAt <= statement_timestamp()
 RETURNING Jobs.RunId;
@@ -283,7 +286,7 @@ SELECT
     (
         SELECT r.DueAt
         FROM JobRuns AS r
-        INNER JOIN Jobs AS j ON j.Id = r.JobId
+        INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
         WHERE
             r.Namespace = :namespace AND r.DueAt IS NOT NULL
             AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -327,7 +330,7 @@ UPDATE Jobs SET
     RetryAt = p.retry_at,
     Quarantine = NULL
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
 RETURNING Jobs.Id;
 
 -- name: delete_requested

@@ -11,7 +11,7 @@ r AS MATERIALIZED (
         p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
         CASE WHEN r.State = 'dispatched' THEN (SELECT j.Fence FROM Jobs AS j WHERE j.Id = r.JobId) END AS SeenFence
     FROM p
-    INNER JOIN JobRuns AS r ON r.RunId = p.run_id
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
     WHERE
         r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Exclusive = 1
         -- A late start of a dispatched run raised the run's fence above that of its message.
@@ -30,7 +30,7 @@ UPDATE Jobs SET
     Fence = CASE WHEN r.State = 'dispatched' THEN Jobs.Fence + 1 ELSE Jobs.Fence END
 FROM r
 WHERE
-    Jobs.Id = r.JobId
+    Jobs.Id = ANY(ARRAY[r.JobId])
     AND (
         (
             r.State IN ('claimed', 'running') AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id
@@ -69,7 +69,7 @@ UPDATE JobRuns SET
     LeaseEndsAt = CASE WHEN JobRuns.Exclusive = 0 THEN statement_timestamp() + JobRuns.LeaseSeconds * interval '1 second' END
 FROM p
 WHERE
-    JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = :namespace
+    JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = :namespace
     AND (
         p.job_fence IS NOT NULL
         OR (
@@ -97,7 +97,7 @@ UPDATE Jobs SET
     LeaseEndsAt = statement_timestamp() + p.lease_seconds * interval '1 second'
 FROM p
 WHERE
-    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
     AND Jobs.LockedBy IS NOT NULL
 RETURNING Jobs.RunId;
 
@@ -109,6 +109,6 @@ WITH p (run_id, claim_id, fence, lease_seconds) AS (:rows)
 UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + p.lease_seconds * interval '1 second'
 FROM p
 WHERE
-    JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+    JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
     AND JobRuns.HeldBy IS NOT NULL
 RETURNING JobRuns.RunId;
