@@ -1,5 +1,7 @@
 """What the other beats are told: a run that leaves its job due at another instant than its claim had planned."""
 
+from datetime import timedelta
+
 from celery_sqlbeat.lifecycle import Ending, given_back
 from tests.contract.world import World
 
@@ -50,7 +52,7 @@ def test_a_claim_given_back_is_announced(world: World) -> None:
 def test_a_run_whose_next_slot_was_moved_by_hand_is_announced(world: World) -> None:
     name = world.add()
     run = world.running()
-    world.sql("UPDATE Jobs SET NextRunTime = ? WHERE JobName = ?", world.now, name)
+    world.sql("UPDATE Jobs SET NextRunTime = ? WHERE JobName = ?", world.now + timedelta(seconds=10), name)
     before = world.beat.changes()
     world.finish(run)
     assert world.beat.changes() > before

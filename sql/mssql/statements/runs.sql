@@ -107,11 +107,9 @@ SET
 OUTPUT
     inserted.Id,
     CASE
-        WHEN
-            inserted.RetryAt IS NOT NULL OR inserted.PlannedAt IS NULL
-            OR inserted.NextRunTime <> inserted.PlannedAt OR inserted.NextRunTime <= @now
-            THEN 1
-        ELSE 0
+        WHEN inserted.RetryAt IS NULL AND inserted.NextRunTime = inserted.PlannedAt AND inserted.NextRunTime > @now
+            THEN 0
+        ELSE 1
     END
 INTO @released (Id, Unforeseen)
 FROM @ending AS e

@@ -77,9 +77,9 @@ RETURNING
     Jobs.Id,
     CASE
         WHEN
-            Jobs.RetryAt IS NOT NULL OR Jobs.PlannedAt IS NULL OR Jobs.NextRunTime <> Jobs.PlannedAt OR Jobs.NextRunTime <= statement_timestamp()
-            THEN 1
-        ELSE 0
+            Jobs.RetryAt IS NULL AND Jobs.NextRunTime = Jobs.PlannedAt AND Jobs.NextRunTime > statement_timestamp()
+            THEN 0
+        ELSE 1
     END AS Unforeseen;
 
 -- name: close_runs

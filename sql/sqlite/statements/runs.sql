@@ -71,11 +71,10 @@ WHERE
     )
 RETURNING
     Id,
+    -- Not IS NULL: within RETURNING, SQLite 3.40 takes it for false wherever the key of the table is NOT NULL.
     CASE
-        WHEN
-            RetryAt IS NOT NULL OR PlannedAt IS NULL OR NextRunTime <> PlannedAt OR NextRunTime <= :now
-            THEN 1
-        ELSE 0
+        WHEN coalesce(RetryAt, '') = '' AND NextRunTime = PlannedAt AND NextRunTime > :now THEN 0
+        ELSE 1
     END AS Unforeseen;
 
 -- name: close_runs
