@@ -30,6 +30,7 @@ class Place(NamedTuple):
     dialect: Callable[[], Dialect]
     sql: Sql
     set_clock: Callable[[datetime], None]
+    address: str
 
     def store(self, namespace: str) -> Store:
         """A store of its own, with its own connections."""
@@ -71,7 +72,7 @@ def _sqlite(path: Path) -> Iterator[Place]:
         return [{key.lower(): row[key] for key in row.keys()} for row in by_hand.execute(text, plain)]  # noqa: SIM118
 
     _migrate(dialect())
-    yield Place(dialect, sql, lambda instant: now.__setitem__(0, instant))
+    yield Place(dialect, sql, lambda instant: now.__setitem__(0, instant), f"sqlite:///{path}")
     by_hand.close()
 
 
@@ -95,7 +96,7 @@ def _postgresql(where: str) -> Iterator[Place]:
         by_hand.execute("UPDATE TestClock SET At = %s", [instant])
 
     _migrate(Postgresql(url))
-    yield Place(lambda: Postgresql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock)
+    yield Place(lambda: Postgresql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, where)
     by_hand.close()
 
 
@@ -125,7 +126,7 @@ def _mssql(odbc: str) -> Iterator[Place]:
         by_hand.execute("UPDATE TestClock SET At = ?", instant.replace(tzinfo=None))
 
     _migrate(Mssql(url))
-    yield Place(lambda: Mssql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock)
+    yield Place(lambda: Mssql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, f"mssql+odbc:{own}")
     by_hand.close()
     administrator.execute(f"DROP DATABASE {name}")
     administrator.close()

@@ -1,0 +1,85 @@
+"""What each process of a crowd does: claim whatever it can get, then start whatever it can. Importable by a child."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from multiprocessing.synchronize import Barrier
+from typing import NamedTuple
+
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.policy import Policies
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Dialect
+from celery_sqlbeat.store.sqlite import Sqlite
+from celery_sqlbeat.url import database_url
+
+PATIENCE_SECONDS = 60.0  # a crowd on a small machine waits long for its turn
+BATCH = 50
+
+CLOCK = "(SELECT At FROM TestClock)"
+
+
+class Meeting(NamedTuple):
+    """Where a crowd meets: a database, the namespace, the instant by its clock, and the signal to begin."""
+
+    database: str
+    address: str
+    namespace: str
+    now: datetime
+    barrier: Barrier
+
+    def dialect(self) -> Dialect:
+        url = database_url(self.address)
+        if self.database == "sqlite":
+            now = self.now
+            return Sqlite(url, PATIENCE_SECONDS, clock=lambda: now)
+        if self.database == "postgresql":
+            from celery_sqlbeat.store.postgresql import Postgresql
+
+            return Postgresql(url, PATIENCE_SECONDS, clock=CLOCK)
+        from celery_sqlbeat.store.mssql import Mssql
+
+        return Mssql(url, PATIENCE_SECONDS, clock=CLOCK)
+
+    def store(self) -> Store:
+        """A store whose patience fits a crowd."""
+        return Store(Database(self.dialect(), patience=PATIENCE_SECONDS), self.namespace)
+
+
+_here: list[Meeting] = []
+
+
+def arrive(meeting: Meeting) -> None:
+    """Remember where this process is: a barrier can be handed over only when a process begins."""
+    _here.append(meeting)
+
+
+def claim_all(name: str) -> list[StartRequest]:
+    """Claim until nothing is due; what the messages of the claims would carry."""
+    meeting, ids = _here[0], Ids()
+    store, planner = meeting.store(), Planner(Rules(Policies(), "UTC", 120.0, 3), ids)
+    beat = store.for_beat(name)
+    meeting.barrier.wait(PATIENCE_SECONDS)
+    found: list[StartRequest] = []
+    while claims := beat.claim(planner, BATCH, 15.0).claims:
+        assert beat.mark_published([(claim, 120.0) for claim in claims]) == {claim.run_id for claim in claims}
+        found += [StartRequest(claim.run_id, claim.claim_id, claim.fence, "", 0) for claim in claims]
+    store.close()
+    return found
+
+
+def start_all(name: str, messages: Sequence[StartRequest]) -> list[str]:
+    """Try to start every message, each of which the others have too; the run ids that this process got."""
+    meeting, ids = _here[0], Ids()
+    store = meeting.store()
+    worker = store.for_worker(name)
+    meeting.barrier.wait(PATIENCE_SECONDS)
+    mine: list[str] = []
+    for at in range(0, len(messages), BATCH):
+        batch = [message._replace(start_id=ids.one()) for message in messages[at : at + BATCH]]
+        mine += worker.start(batch)
+    store.close()
+    return mine

@@ -1,0 +1,442 @@
+"""Races: two transactions at once in either order, then crowds of threads and processes on the same rows.
+
+In a staged race the first side has written and not committed while the second one begins; so the second either waits
+for the first or passes it by, but what becomes of the run is always what the order says.
+"""
+
+import multiprocessing
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+
+from celery_sqlbeat.lifecycle import after_lost_lease, after_success, given_back
+from celery_sqlbeat.model import Claim, JobDraft, StartedRun, StartRequest
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Session
+from tests.contract import crowd
+from tests.contract.conftest import Place
+from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World
+
+DEADLINE_SECONDS = 60
+CROWD = 8
+ROWS = 4000
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Signalling:
+    """A session that tells when it begins, and asks before it commits."""
+
+    def __init__(self, inner: Session, begins: Callable[[], None], commits: Callable[[], None]) -> None:
+        self._inner, self._begins, self._commits = inner, begins, commits
+
+    def begin(self) -> None:
+        self._begins()
+        self._inner.begin()
+
+    def commit(self) -> None:
+        self._commits()
+        self._inner.commit()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Staged:
+    """A dialect of signalling sessions; all its statements are in transactions."""
+
+    single_statements_commit = False
+
+    def __init__(self, inner: Any, begins: Callable[[], None], commits: Callable[[], None]) -> None:
+        self._inner, self._begins, self._commits = inner, begins, commits
+
+    def connect(self) -> Any:
+        return Signalling(self._inner.connect(), self._begins, self._commits)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Race:
+    """One world, and a way to let two sides meet in it."""
+
+    def __init__(self, place: Place, world: World) -> None:
+        self.place, self.world = place, world
+
+    def run(self, first: Callable[[Store], T], second: Callable[[Store], U]) -> tuple[T, U]:
+        """Let the second side begin when the first has written everything and has not committed yet."""
+        written, begun = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            written.set()
+            assert begun.wait(DEADLINE_SECONDS)
+
+        with ThreadPoolExecutor(2) as pool:
+            one = pool.submit(self._side, first, lambda: None, hold)
+            one.add_done_callback(lambda _: written.set())
+            assert written.wait(DEADLINE_SECONDS)
+            other = pool.submit(self._side, second, begun.set, lambda: None)
+            other.add_done_callback(lambda _: begun.set())
+            return one.result(DEADLINE_SECONDS), other.result(DEADLINE_SECONDS)
+
+    def _side(self, act: Callable[[Store], T], begins: Callable[[], None], commits: Callable[[], None]) -> T:
+        dialect: Any = Staged(self.place.dialect(), begins, commits)
+        store = Store(Database(dialect, patience=DEADLINE_SECONDS), self.world.namespace)
+        try:
+            return act(store)
+        finally:
+            store.close()
+
+    # The sides
+
+    def start(self, claim: Claim, worker: str = "worker-1") -> Callable[[Store], StartedRun | None]:
+        request = self.world.request(claim)
+        return lambda store: store.for_worker(worker).start([request]).get(claim.run_id)
+
+    def finish(self, run: StartedRun) -> Callable[[Store], set[str]]:
+        return lambda store: store.for_worker("worker-1").finish([(run, after_success())])
+
+    def extend(self, run: StartedRun) -> Callable[[Store], set[str]]:
+        return lambda store: store.for_worker("worker-1").extend([(run, LEASE)])
+
+    def give_back(self, claim: Claim) -> Callable[[Store], set[str]]:
+        return lambda store: store.for_beat("beat-1").give_back([claim], "no answer from the broker")
+
+    def mark(self, claim: Claim) -> Callable[[Store], set[str]]:
+        return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)])
+
+    def dispatch(self, claim: Claim) -> Callable[[Store], set[str]]:
+        return lambda store: store.for_beat("beat-1").mark_dispatched([claim])
+
+    def claim(self, beat: str = "beat-2") -> Callable[[Store], list[Claim]]:
+        return lambda store: store.for_beat(beat).claim(self.world.planner, 500, DISPATCH).claims
+
+    def take_over(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
+        """Reclaim what has ended by now, as a beat decides before the race."""
+        (lease,) = self.world.beat.ended(10)
+        ending = after_lost_lease(0, 5) if lease.started else given_back("not published in time")
+        return lambda store: store.for_beat(beat).reclaim([(lease, ending)])
+
+    def republish(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
+        (lease,) = self.world.beat.ended(10)
+        return lambda store: store.for_beat(beat).extend_queued([(lease, 240)])
+
+
+@pytest.fixture
+def race(place: Place, world: World) -> Race:
+    return Race(place, world)
+
+
+def test_two_beats_claim_one_job(race: Race) -> None:
+    name = race.world.add()
+    first, second = race.run(race.claim("beat-1"), race.claim("beat-2"))
+    assert ([claim.job_name for claim in first], second) == ([name], [])
+    assert race.world.job(name)["lockedby"] == "beat-1"
+    assert race.world.states(name) == ["claimed"]
+
+
+def test_two_workers_start_one_message(race: Race) -> None:
+    name = race.world.add()
+    claim = race.world.claim_one()
+    first, second = race.run(race.start(claim, "worker-1"), race.start(claim, "worker-2"))
+    assert first is not None and second is None
+    assert race.world.job(name)["lockedby"] == "worker-1"
+
+
+def test_two_workers_start_one_overlapping_message(race: Race) -> None:
+    name = race.world.add(Policies=OVERLAP)
+    claim = race.world.claim_one()
+    first, second = race.run(race.start(claim, "worker-1"), race.start(claim, "worker-2"))
+    assert first is not None and second is None
+    assert race.world.runs(name)[0]["heldby"] == "worker-1"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_start_and_its_giving_back(race: Race, order: int) -> None:
+    name = race.world.add()
+    claim = race.world.claim_one()
+    if order == 1:
+        run, given = race.run(race.start(claim), race.give_back(claim))
+        assert run is not None and given == set()
+        assert race.world.states(name) == ["running"]
+        assert race.world.finish(run)
+    else:
+        given, run = race.run(race.give_back(claim), race.start(claim))
+        assert run is None and given == {claim.run_id}
+        assert race.world.states(name) == ["scheduled"]
+        assert race.world.claim_one().run_id == claim.run_id
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_start_and_the_marking_of_its_message(race: Race, order: int) -> None:
+    name = race.world.add()
+    claim = race.world.claim_one()
+    if order == 1:
+        run, marked = race.run(race.start(claim), race.mark(claim))
+        assert marked == set()
+    else:
+        marked, run = race.run(race.mark(claim), race.start(claim))
+        assert marked == {claim.run_id}
+    assert run is not None
+    assert race.world.job(name)["lockedby"] == "worker-1"
+    assert race.world.instant(name, "leaseendsat") == race.world.beat.next_wake().lease_ends_at
+    assert race.world.finish(run)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_start_and_the_dispatch_of_its_message(race: Race, order: int, columns: dict[str, Any]) -> None:
+    name = race.world.add(**columns)
+    claim = race.world.claim_one()
+    if order == 1:
+        run, _ = race.run(race.start(claim), race.dispatch(claim))
+        assert run is not None and run.fence == claim.fence
+    else:
+        dispatched, run = race.run(race.dispatch(claim), race.start(claim))
+        assert dispatched == {claim.run_id}
+        assert run is not None and (run.fence > claim.fence or not claim.exclusive)
+    assert race.world.states(name) == ["running"]
+    assert race.world.start(claim) is None
+    assert race.world.finish(run)
+    assert race.world.states(name) == ["success"]
+    assert race.world.job(name)["lockedby"] is None
+    assert race.world.beat.next_wake().earliest() == race.world.instant(name, "nextruntime")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_start_and_a_takeover_of_its_unpublished_claim(race: Race, order: int) -> None:
+    name = race.world.add()
+    claim = race.world.claim_one()
+    race.world.later(DISPATCH)
+    taking = race.take_over()
+    if order == 1:
+        run, taken = race.run(race.start(claim), taking)
+        assert run is not None and taken == set()
+        assert race.world.states(name) == ["running"]
+    else:
+        taken, run = race.run(taking, race.start(claim))
+        assert run is None and taken == {claim.run_id}
+        assert race.world.states(name) == ["scheduled"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_start_and_the_republishing_of_its_message(race: Race, order: int) -> None:
+    name = race.world.add()
+    claim = race.world.claim_one()
+    race.world.publish(claim)
+    race.world.later(LEASE)
+    again = race.republish()
+    if order == 1:
+        run, sent = race.run(race.start(claim), again)
+        assert sent == set()
+    else:
+        sent, run = race.run(again, race.start(claim))
+        assert sent == {claim.run_id}
+    assert run is not None
+    assert race.world.job(name)["lockedby"] == "worker-1"
+    assert race.world.start(claim) is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_heartbeat_and_a_takeover(race: Race, order: int) -> None:
+    name = race.world.add()
+    run = race.world.running()
+    race.world.later(LEASE)
+    taking = race.take_over()
+    if order == 1:
+        lost, taken = race.run(race.extend(run), taking)
+        assert (lost, taken) == (set(), set())
+        assert race.world.finish(run)
+    else:
+        taken, lost = race.run(taking, race.extend(run))
+        assert (lost, taken) == ({run.run_id}, {run.run_id})
+        assert race.world.states(name) == ["retry"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_heartbeat_and_a_takeover_of_an_overlapping_run(race: Race, order: int) -> None:
+    name = race.world.add(Policies=OVERLAP)
+    claim = race.world.claim_one()
+    race.world.beat.mark_dispatched([claim])
+    run = race.world.start(claim)
+    assert run is not None
+    race.world.later(LEASE)
+    taking = race.take_over()
+    if order == 1:
+        lost, taken = race.run(race.extend(run), taking)
+        assert (lost, taken) == (set(), set())
+        assert race.world.states(name) == ["running"]
+    else:
+        taken, lost = race.run(taking, race.extend(run))
+        assert (lost, taken) == ({run.run_id}, {run.run_id})
+        assert race.world.states(name) == ["retry"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_an_outcome_and_a_takeover(race: Race, order: int, columns: dict[str, Any]) -> None:
+    name = race.world.add(**columns)
+    claim = race.world.claim_one()
+    if columns:
+        race.world.beat.mark_dispatched([claim])
+    run = race.world.start(claim)
+    assert run is not None
+    race.world.later(LEASE)
+    taking = race.take_over()
+    if order == 1:
+        lost, taken = race.run(race.finish(run), taking)
+        assert (lost, taken) == (set(), set())
+        assert race.world.states(name) == ["success"]
+    else:
+        taken, lost = race.run(taking, race.finish(run))
+        assert (lost, taken) == ({run.run_id}, {run.run_id})
+        assert race.world.states(name) == ["retry"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_outcome_and_a_cancelling_by_hand(race: Race, order: int) -> None:
+    name = race.world.add()
+    run = race.world.running()
+
+    def cancel(store: Store) -> bool:
+        return store.for_admin().cancel(name)
+
+    if order == 1:
+        lost, cancelled = race.run(race.finish(run), cancel)
+        assert (lost, cancelled) == (set(), False)
+        assert race.world.states(name) == ["success"]
+    else:
+        cancelled, lost = race.run(cancel, race.finish(run))
+        assert (lost, cancelled) == ({run.run_id}, True)
+        assert race.world.states(name) == ["cancelled"]
+
+
+def test_two_beats_take_over_one_lease(race: Race) -> None:
+    name = race.world.add()
+    run = race.world.running()
+    race.world.later(LEASE)
+    assert race.run(race.take_over("beat-1"), race.take_over("beat-2")) == ({run.run_id}, set())
+    assert race.world.runs(name)[0]["lostleases"] == 1
+
+
+def test_two_beats_republish_one_message(race: Race) -> None:
+    name = race.world.add()
+    claim = race.world.claim_one()
+    race.world.publish(claim)
+    race.world.later(LEASE)
+    assert race.run(race.republish("beat-1"), race.republish("beat-2")) == ({claim.run_id}, set())
+    assert (race.world.job(name)["lockedby"], race.world.job(name)["republishes"]) == ("beat-1", 1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_late_start_and_the_claim_of_the_next_slot(race: Race, order: int) -> None:
+    name = race.world.add()
+    early = race.world.claim_one()
+    race.world.beat.mark_dispatched([early])
+    race.world.later(60)
+    if order == 1:
+        run, claims = race.run(race.start(early), race.claim())
+        assert run is not None and claims == []
+    else:
+        claims, run = race.run(race.claim(), race.start(early))
+        assert run is None
+        assert [claim.slot.scheduled_for for claim in claims] == [race.world.now]
+    holder = run or claims[0]
+    assert race.world.job(name)["fence"] == holder.fence > early.fence
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_claim_and_a_pause(race: Race, order: int) -> None:
+    name = race.world.add()
+
+    def pause(store: Store) -> int | None:
+        return store.for_admin().pause(name, "holidays")
+
+    if order == 1:
+        claims, version = race.run(race.claim(), pause)
+        assert len(claims) == 1
+    else:
+        version, claims = race.run(pause, race.claim())
+        assert claims == []
+    assert version is not None
+    assert race.world.job(name)["enabled"] == 0
+
+
+# Crowds
+
+
+def many_due(world: World) -> None:
+    drafts = [
+        JobDraft(f"job-{n:04}", "app.task", "every 60s", None, None, None, None, None, True, None, NOON, None)
+        for n in range(ROWS)
+    ]
+    for at in range(0, ROWS, 500):
+        assert len(world.admin.add_jobs(drafts[at : at + 500])) == 500
+
+
+def check_all_started_once(world: World, claimed: Counter[str], started: Counter[str]) -> None:
+    assert len(claimed) == ROWS and set(claimed.values()) == {1}
+    assert started == claimed
+    rows = world.sql("SELECT State, RunId FROM JobRuns WHERE Namespace = ?", world.namespace)
+    assert {str(row["runid"]).lower() for row in rows} == set(claimed)
+    assert Counter(row["state"] for row in rows) == {"running": ROWS}
+    jobs = world.sql("SELECT Fence, RunId FROM Jobs WHERE Namespace = ?", world.namespace)
+    assert {job["fence"] for job in jobs} == {1}
+    assert {str(job["runid"]).lower() for job in jobs} == set(claimed)
+
+
+@pytest.mark.slow
+def test_eight_threads_claim_and_start_each_of_thousands_of_rows_once(place: Place, world: World) -> None:
+    many_due(world)
+    store = Store(Database(place.dialect(), patience=crowd.PATIENCE_SECONDS), world.namespace)
+    messages: deque[StartRequest] = deque()
+    claimed: list[str] = []
+    started: list[str] = []
+    together = threading.Barrier(CROWD)
+
+    def take_part(number: int) -> None:
+        beat, worker = store.for_beat(f"beat-{number}"), store.for_worker(f"worker-{number}")
+        together.wait(DEADLINE_SECONDS)
+        while True:
+            claims = beat.claim(world.planner, crowd.BATCH, DISPATCH).claims
+            claimed.extend(claim.run_id for claim in claims)
+            messages.extend([world.request(claim) for claim in claims for _ in range(2)])  # each comes twice
+            batch: dict[str, StartRequest] = {}
+            while messages and len(batch) < crowd.BATCH:
+                try:
+                    message = messages.popleft() if number % 2 else messages.pop()
+                except IndexError:
+                    break
+                batch[message.run_id] = message
+            started.extend(worker.start(batch.values()))
+            if not claims and not batch:
+                return
+
+    with ThreadPoolExecutor(CROWD) as pool:
+        for part in [pool.submit(take_part, number) for number in range(CROWD)]:
+            part.result(DEADLINE_SECONDS)
+    store.close()
+    check_all_started_once(world, Counter(claimed), Counter(started))
+
+
+@pytest.mark.slow
+def test_eight_processes_claim_and_start_each_of_thousands_of_rows_once(place: Place, world: World) -> None:
+    many_due(world)
+    context = multiprocessing.get_context("spawn")
+    meeting = crowd.Meeting(place.dialect().name, place.address, world.namespace, world.now, context.Barrier(CROWD))
+    with ProcessPoolExecutor(CROWD, mp_context=context, initializer=crowd.arrive, initargs=(meeting,)) as pool:
+        claiming = [pool.submit(crowd.claim_all, f"beat-{number}") for number in range(CROWD)]
+        messages = [message for part in claiming for message in part.result(2 * DEADLINE_SECONDS)]
+        starting = []
+        for number in range(CROWD):
+            shuffled = random.Random(number).sample(messages, len(messages))
+            starting.append(pool.submit(crowd.start_all, f"worker-{number}", shuffled))
+        started = [run_id for part in starting for run_id in part.result(2 * DEADLINE_SECONDS)]
+    check_all_started_once(world, Counter(message.run_id for message in messages), Counter(started))
