@@ -1,0 +1,258 @@
+"""The operations that tests/contract/test_interleavings.py plays against each other, and the states they begin in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+from celery_sqlbeat import lifecycle
+from celery_sqlbeat.lifecycle import Backoff, Ending, after_ended_lease, after_failure, after_success, given_back
+from celery_sqlbeat.model import Claim, HeldLease, JobDraft, JobRecord, StartedRun, StartRequest
+from celery_sqlbeat.store import Store
+from tests.contract.stepping import Side
+from tests.contract.world import DISPATCH, NOON, World
+
+JOB = "job"
+
+
+@dataclass
+class Case:
+    """The state that both operations begin in, and what their callers know of it."""
+
+    world: World
+    claim: Claim | None = None
+    run: StartedRun | None = None
+    start_id: str = ""
+    ended: Sequence[HeldLease] = ()
+    read: JobRecord | None = None
+
+    @property
+    def job(self) -> JobRecord:
+        """The job as it was read in the beginning."""
+        assert self.read is not None
+        return self.read
+
+
+class Actor:
+    """One of the two callers: its own session, its own ids."""
+
+    def __init__(self, name: str, side: Side, world: World) -> None:
+        store = Store(side.database, world.namespace)
+        self.side = side
+        self.beat = store.for_beat(f"beat-{name}")
+        self.worker = store.for_worker(f"worker-{name}")
+        self.admin = store.for_admin()
+        self.planner = world.planner_for()
+        self.start_id, self.run_id = world.ids.one(), world.ids.one()
+
+    def by_hand(self, text: str, *values: object) -> None:
+        """Write as an operator does, in a transaction."""
+        self.side.database.write(lambda session: cast(Any, session).by_hand(text, values))
+
+
+Operation = Callable[[Case, Actor], object]
+
+
+def claim(case: Case, me: Actor) -> object:
+    """What one beat's look for due jobs gives."""
+    found = me.beat.claim(me.planner, 10, DISPATCH)
+    return [(one.run_id, one.fence, one.slot) for one in found.claims]
+
+
+def start(case: Case, me: Actor, start_id: str | None = None, celery_retries: int = 0) -> object:
+    """The message is delivered to a worker."""
+    return me.worker.start([_request(case, start_id or me.start_id, celery_retries)])
+
+
+def start_and_finish(case: Case, me: Actor) -> object:
+    """A worker takes the message and is done with it at once."""
+    started = me.worker.start([_request(case, me.start_id, 0)])
+    return started, [me.worker.finish([(run, after_success())]) for run in started.values()]
+
+
+def finish(ending: Ending) -> Operation:
+    """A worker writes an outcome."""
+    return lambda case, me: me.worker.finish([(_run(case), ending)])
+
+
+def reclaim(case: Case, me: Actor) -> object:
+    """A beat takes the leases that it has seen ended."""
+    return me.beat.reclaim([(lease, _after(lease)) for lease in case.ended if isinstance(_after(lease), Ending)])
+
+
+def extend_queued(case: Case, me: Actor) -> object:
+    """A beat publishes again what it has seen waiting too long."""
+    return me.beat.extend_queued([(lease, 240.0) for lease in case.ended])
+
+
+def update(case: Case, me: Actor) -> object:
+    """An administrator changes the job that was read."""
+    draft = JobDraft(JOB, "app.other", "every 30s", None, None, None, None, None, True, None, NOON, None)
+    return me.admin.update_job(draft, case.job.version, reschedule=True)
+
+
+def _request(case: Case, start_id: str, celery_retries: int) -> StartRequest:
+    claim = case.claim
+    assert claim is not None
+    return StartRequest(claim.run_id, claim.claim_id, claim.fence, start_id, celery_retries)
+
+
+def _claimed(case: Case) -> Claim:
+    assert case.claim is not None
+    return case.claim
+
+
+def _run(case: Case) -> StartedRun:
+    assert case.run is not None
+    return case.run
+
+
+def _after(lease: HeldLease) -> Any:
+    published = lease.published_at is not None
+    facts = (lease.state, published, lease.started, lease.republishes, lease.lease_seconds, lease.lost_leases)
+    return after_ended_lease(lifecycle.EndedLease(*facts), 5, can_republish=True)
+
+
+ANY: dict[str, Operation] = {
+    "claim": claim,
+    "free_strays": lambda case, me: me.beat.free_strays(120),
+    "pause": lambda case, me: me.admin.pause(JOB, "stop"),
+    "update": update,
+    "cancel": lambda case, me: me.admin.cancel(JOB),
+    "delete": lambda case, me: me.admin.delete(JOB),
+    "add_slot": lambda case, me: me.admin.add_slot(me.run_id, case.job.job_id),
+    "set NextRunTime": lambda case, me: me.by_hand(
+        "UPDATE Jobs SET NextRunTime = %s WHERE Id = %s", NOON - timedelta(seconds=7), case.job.job_id
+    ),
+    "unlock": lambda case, me: me.by_hand("UPDATE Jobs SET LockedBy = NULL WHERE Id = %s", case.job.job_id),
+}
+CLAIMED: dict[str, Operation] = {
+    "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)]),
+    "mark_dispatched": lambda case, me: me.beat.mark_dispatched([_claimed(case)]),
+    "give_back": lambda case, me: me.beat.give_back([_claimed(case)], "no broker"),
+    "start": start,
+    "start_and_finish": start_and_finish,
+}
+STARTED: dict[str, Operation] = {
+    "start again": lambda case, me: start(case, me, case.start_id),
+    "start retry": lambda case, me: start(case, me, None, 1),
+    "extend": lambda case, me: me.worker.extend([(_run(case), 300.0)]),
+    "succeed": finish(after_success()),
+    "fail": finish(after_failure(0, 3, Backoff(), lambda: 0.0, "Boom")),
+    "give up": finish(after_failure(3, 3, Backoff(), lambda: 0.0, "Boom")),
+    "un-start": finish(given_back("shut down")),
+}
+ENDED: dict[str, Operation] = {"reclaim": reclaim, "extend_queued": extend_queued}
+
+
+def _set(world: World, **columns: object) -> None:
+    names = ", ".join(f"{name} = ?" for name in columns)
+    world.sql(f"UPDATE Jobs SET {names} WHERE Namespace = ?", *columns.values(), world.namespace)
+
+
+def due(world: World) -> Case:
+    return Case(world)
+
+
+def stray(world: World) -> Case:
+    _set(world, LockedBy="maintenance", LockedAt=NOON - timedelta(hours=1))
+    return Case(world)
+
+
+def claimed(world: World) -> Case:
+    return Case(world, world.claim_one())
+
+
+def published(world: World) -> Case:
+    case = claimed(world)
+    world.publish(_claimed(case))
+    return case
+
+
+def running(world: World) -> Case:
+    return _begun(published(world))
+
+
+def _begun(case: Case) -> Case:
+    request = case.world.request(_claimed(case))
+    case.run, case.start_id = case.world.worker.start([request])[request.run_id], request.start_id
+    return case
+
+
+def dispatch_ended(world: World) -> Case:
+    case = claimed(world)
+    world.later(DISPATCH + 1)
+    return case
+
+
+def queued_ended(world: World) -> Case:
+    case = published(world)
+    world.later(500)
+    return case
+
+
+def lease_ended(world: World) -> Case:
+    case = running(world)
+    world.later(500)
+    return case
+
+
+def retry_due(world: World) -> Case:
+    case = running(world)
+    world.finish(_run(case), after_failure(0, 3, Backoff(), lambda: 0.0, "Boom"))
+    world.later(1)
+    return case
+
+
+def dispatched(world: World) -> Case:
+    case = claimed(world)
+    world.beat.mark_dispatched([_claimed(case)])
+    world.later(61)
+    return case
+
+
+def outbox(world: World) -> Case:
+    _set(world, NextRunTime=NOON + timedelta(hours=1))
+    world.admin.add_slot(world.ids.one(), str(world.job(JOB)["id"]))
+    world.later(1)
+    return Case(world)
+
+
+def overlap_claimed(world: World) -> Case:
+    _set(world, Policies='{"overlap": "allow"}')
+    return claimed(world)
+
+
+def overlap_dispatched(world: World) -> Case:
+    _set(world, Policies='{"overlap": "allow"}')
+    return dispatched(world)
+
+
+def overlap_running(world: World) -> Case:
+    return _begun(overlap_dispatched(world))
+
+
+def overlap_ended(world: World) -> Case:
+    case = overlap_running(world)
+    world.later(500)
+    return case
+
+
+# In a state that differs from another one only by the clock, one of the two is an operation that looks at the clock.
+STATES: list[tuple[Callable[[World], Case], dict[str, Operation]]] = [
+    (due, ANY),
+    (stray, ANY),
+    (outbox, ANY),
+    (claimed, ANY | CLAIMED),
+    (dispatch_ended, ANY | CLAIMED | ENDED),
+    (published, ANY | CLAIMED),
+    (queued_ended, ANY | CLAIMED | ENDED),
+    (running, ANY | CLAIMED | STARTED),
+    (lease_ended, ANY | CLAIMED | STARTED | ENDED),
+    (retry_due, ANY | CLAIMED | STARTED),
+    (dispatched, ANY | CLAIMED),
+    (overlap_claimed, ANY | CLAIMED),
+    (overlap_dispatched, ANY | CLAIMED),
+    (overlap_running, ANY | CLAIMED | STARTED),
+    (overlap_ended, ANY | CLAIMED | STARTED | ENDED),
+]
