@@ -322,6 +322,8 @@ class Node(NamedTuple):
     broker_fingerprint: str | None = None
     skew_seconds: float | None = None
     claimed: int = 0
+    code_owner: str | None = None
+    """Whose `beat_schedule` it has."""
 
 
 class SeenNode(NamedTuple):
@@ -337,6 +339,7 @@ class SeenNode(NamedTuple):
     broker_fingerprint: str | None
     skew_seconds: float | None
     claimed: int
+    code_owner: str | None
     started_at: datetime
     heartbeat_at: datetime
     stopped_at: datetime | None

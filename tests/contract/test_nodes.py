@@ -5,14 +5,14 @@ from datetime import timedelta
 from celery_sqlbeat.model import Node
 from tests.contract.world import NOON, World
 
-BEAT = Node("beat@host/1", "beat", "host", 1, "0.1.0", "release-1", '["celery"]', "print", 0.25, 3)
+BEAT = Node("beat@host/1", "beat", "host", 1, "0.1.0", "release-1", '["celery"]', "print", 0.25, 3, "shop")
 
 
 def test_a_node_is_seen_as_it_described_itself(world: World) -> None:
     nodes = world.store.nodes()
     assert nodes.note(BEAT) == NOON
     (seen,) = nodes.seen(60)
-    assert seen[:10] == tuple(BEAT)
+    assert seen[:11] == tuple(BEAT)
     assert (seen.started_at, seen.heartbeat_at, seen.stopped_at, seen.now) == (NOON, NOON, None, NOON)
 
 

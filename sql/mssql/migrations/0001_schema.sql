@@ -72,7 +72,7 @@ IF OBJECT_ID(N'dbo.Jobs', N'U') IS NULL
         -- Why the row cannot run as it was written.
         Quarantine nvarchar(1000) NULL,
         -- Entries of a beat_schedule: who defined them, and what only that code can build.
-        CodeOwner nvarchar(200) NULL,
+        CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
         CodeRelease nvarchar(200) NULL,
         CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NULL,
         DeleteRequested bit NOT NULL CONSTRAINT Jobs_DeleteRequested DEFAULT 0,
@@ -103,6 +103,12 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs'
     CREATE NONCLUSTERED INDEX Jobs_Leased ON dbo.Jobs (Namespace)
     INCLUDE (LockedBy)
     WHERE LockedBy IS NOT NULL;
+GO
+
+-- The entries of one beat_schedule.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_Code')
+    CREATE NONCLUSTERED INDEX Jobs_Code ON dbo.Jobs (Namespace, CodeOwner)
+    WHERE CodeOwner IS NOT NULL;
 GO
 
 -- Rows to look at again, to delete or to fill in; nearly empty. A filter takes no OR, so there are three.
@@ -213,7 +219,8 @@ IF OBJECT_ID(N'dbo.Nodes', N'U') IS NULL
         Host nvarchar(255) NOT NULL,
         Pid int NOT NULL,
         PackageVersion nvarchar(50) NOT NULL,
-        CodeRelease nvarchar(200) NULL,
+        CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
+        CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
         Queues nvarchar(max) NULL,
         BrokerFingerprint nvarchar(200) NULL,
         SkewSeconds float(53) NULL,
@@ -223,6 +230,18 @@ IF OBJECT_ID(N'dbo.Nodes', N'U') IS NULL
         StoppedAt datetime2(6) NULL,
         CONSTRAINT Nodes_Key PRIMARY KEY CLUSTERED (Namespace, NodeId),
         CONSTRAINT Nodes_KnownKind CHECK (Kind IN ('beat', 'worker'))
+    );
+GO
+
+-- Which beat_schedule was seen when, and which of them was imported last.
+IF OBJECT_ID(N'dbo.Releases', N'U') IS NULL
+    CREATE TABLE dbo.Releases (
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
+        CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        FirstSeenAt datetime2(6) NOT NULL,
+        ImportedAt datetime2(6) NULL,
+        CONSTRAINT Releases_Key PRIMARY KEY CLUSTERED (Namespace, CodeOwner, CodeRelease)
     );
 GO
 

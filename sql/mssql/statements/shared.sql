@@ -32,6 +32,7 @@ BEGIN TRANSACTION;
 
 UPDATE dbo.Nodes WITH (UPDLOCK, SERIALIZABLE)
 SET
+    CodeOwner = @code_owner,
     CodeRelease = @code_release,
     Queues = @queues,
     BrokerFingerprint = @broker_fingerprint,
@@ -43,12 +44,12 @@ WHERE Namespace = @namespace AND NodeId = @node_id;
 
 IF @@ROWCOUNT = 0
     INSERT INTO dbo.Nodes (
-        NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
-        Claimed, StartedAt, HeartbeatAt
+        NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint,
+        SkewSeconds, Claimed, StartedAt, HeartbeatAt
     )
     VALUES (
-        @node_id, @namespace, @kind, @host, @pid, @package_version, @code_release, @queues, @broker_fingerprint,
-        @skew_seconds, @claimed, @now, @now
+        @node_id, @namespace, @kind, @host, @pid, @package_version, @code_owner, @code_release, @queues,
+        @broker_fingerprint, @skew_seconds, @claimed, @now, @now
     );
 
 COMMIT TRANSACTION;
@@ -68,8 +69,8 @@ DECLARE @since datetime2(6) = DATEADD(
 );
 
 SELECT
-    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, StartedAt,
-    HeartbeatAt, StoppedAt, @now AS Now
+    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
+    StartedAt, HeartbeatAt, StoppedAt, @now AS Now
 FROM dbo.Nodes
 WHERE Namespace = @namespace AND HeartbeatAt > @since
 ORDER BY Kind, NodeId;

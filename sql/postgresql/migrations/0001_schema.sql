@@ -66,6 +66,9 @@ WHERE Enabled = 1 AND Leased = 0 AND Quarantine IS NULL;
 -- No instant is in this index, so a heartbeat does not touch it.
 CREATE INDEX Jobs_Leased ON Jobs (Namespace) WHERE Leased = 1;
 
+-- The entries of one beat_schedule.
+CREATE INDEX Jobs_Code ON Jobs (Namespace, CodeOwner) WHERE CodeOwner IS NOT NULL;
+
 -- Rows to fill in, to look at again or to delete; nearly empty.
 CREATE INDEX Jobs_Attention ON Jobs (Namespace, Id)
 WHERE Quarantine IS NOT NULL OR DeleteRequested = 1 OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL);
@@ -144,6 +147,7 @@ CREATE TABLE Nodes (
     Host text NOT NULL,
     Pid integer NOT NULL,
     PackageVersion text NOT NULL,
+    CodeOwner text,
     CodeRelease text,
     Queues text,
     BrokerFingerprint text,
@@ -153,6 +157,16 @@ CREATE TABLE Nodes (
     HeartbeatAt timestamptz NOT NULL,
     StoppedAt timestamptz,
     PRIMARY KEY (Namespace, NodeId)
+);
+
+-- Which beat_schedule was seen when, and which of them was imported last.
+CREATE TABLE Releases (
+    Namespace text NOT NULL,
+    CodeOwner text NOT NULL,
+    CodeRelease text NOT NULL,
+    FirstSeenAt timestamptz NOT NULL,
+    ImportedAt timestamptz,
+    PRIMARY KEY (Namespace, CodeOwner, CodeRelease)
 );
 
 CREATE TABLE Changes (

@@ -18,14 +18,15 @@ ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1;
 -- name: note_node
 -- A beat or worker says that it is alive.
 INSERT INTO Nodes (
-    NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed,
-    StartedAt, HeartbeatAt
+    NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
+    Claimed, StartedAt, HeartbeatAt
 )
 VALUES (
-    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_release, :queues, :broker_fingerprint,
+    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_owner, :code_release, :queues, :broker_fingerprint,
     :skew_seconds, :claimed, statement_timestamp(), statement_timestamp()
 )
 ON CONFLICT (Namespace, NodeId) DO UPDATE SET
+    CodeOwner = excluded.CodeOwner,
     CodeRelease = excluded.CodeRelease,
     Queues = excluded.Queues,
     BrokerFingerprint = excluded.BrokerFingerprint,
@@ -40,8 +41,8 @@ UPDATE Nodes SET StoppedAt = statement_timestamp() WHERE NodeId = :node_id AND N
 
 -- name: read_nodes
 SELECT
-    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, StartedAt,
-    HeartbeatAt, StoppedAt, statement_timestamp() AS Now
+    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
+    StartedAt, HeartbeatAt, StoppedAt, statement_timestamp() AS Now
 FROM Nodes
 WHERE Namespace = :namespace AND HeartbeatAt > statement_timestamp() - :memory_seconds * interval '1 second'
 ORDER BY Kind, NodeId;

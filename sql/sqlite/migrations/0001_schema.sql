@@ -67,6 +67,9 @@ WHERE Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL;
 -- No instant is in this index, so a heartbeat does not touch it.
 CREATE INDEX Jobs_Leased ON Jobs (Namespace) WHERE LockedBy IS NOT NULL;
 
+-- The entries of one beat_schedule.
+CREATE INDEX Jobs_Code ON Jobs (Namespace, CodeOwner) WHERE CodeOwner IS NOT NULL;
+
 -- Rows to fill in, to normalise or to look at again; nearly empty.
 CREATE INDEX Jobs_Attention ON Jobs (Namespace)
 WHERE
@@ -150,6 +153,7 @@ CREATE TABLE Nodes (
     Host TEXT NOT NULL,
     Pid INTEGER NOT NULL,
     PackageVersion TEXT NOT NULL,
+    CodeOwner TEXT,
     CodeRelease TEXT,
     Queues TEXT,
     BrokerFingerprint TEXT,
@@ -159,6 +163,16 @@ CREATE TABLE Nodes (
     HeartbeatAt TEXT NOT NULL,
     StoppedAt TEXT,
     PRIMARY KEY (Namespace, NodeId)
+);
+
+-- Which beat_schedule was seen when, and which of them was imported last.
+CREATE TABLE Releases (
+    Namespace TEXT NOT NULL,
+    CodeOwner TEXT NOT NULL,
+    CodeRelease TEXT NOT NULL,
+    FirstSeenAt TEXT NOT NULL,
+    ImportedAt TEXT,
+    PRIMARY KEY (Namespace, CodeOwner, CodeRelease)
 );
 
 CREATE TABLE Changes (

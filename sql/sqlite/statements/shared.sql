@@ -18,14 +18,15 @@ ON CONFLICT (Namespace) DO UPDATE SET Counter = Counter + 1;
 -- name: note_node
 -- A beat or worker says that it is alive.
 INSERT INTO Nodes (
-    NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed,
-    StartedAt, HeartbeatAt
+    NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
+    Claimed, StartedAt, HeartbeatAt
 )
 VALUES (
-    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_release, :queues, :broker_fingerprint,
+    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_owner, :code_release, :queues, :broker_fingerprint,
     :skew_seconds, :claimed, :now, :now
 )
 ON CONFLICT (Namespace, NodeId) DO UPDATE SET
+    CodeOwner = excluded.CodeOwner,
     CodeRelease = excluded.CodeRelease,
     Queues = excluded.Queues,
     BrokerFingerprint = excluded.BrokerFingerprint,
@@ -40,8 +41,8 @@ UPDATE Nodes SET StoppedAt = :now WHERE NodeId = :node_id AND Namespace = :names
 
 -- name: read_nodes
 SELECT
-    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, StartedAt,
-    HeartbeatAt, StoppedAt, :now AS Now
+    NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
+    StartedAt, HeartbeatAt, StoppedAt, :now AS Now
 FROM Nodes
 WHERE Namespace = :namespace AND HeartbeatAt > after(:now, -:memory_seconds)
 ORDER BY Kind, NodeId;
