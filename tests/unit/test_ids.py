@@ -1,0 +1,69 @@
+"""Run ids are UUIDs of version 7 in ascending order; claim ids are 128 random bits."""
+
+from uuid import UUID
+
+from celery_sqlbeat.ids import Ids
+
+AT = 0x0123456789AB  # milliseconds
+
+
+def fixed(byte: int = 0xFF) -> Ids:
+    """Ids from one byte and one instant."""
+    return Ids(lambda count: bytes([byte]) * count, lambda: AT)
+
+
+def test_run_ids_are_uuids_of_version_7() -> None:
+    for text in Ids().run_ids(1000):
+        found = UUID(text)
+        assert str(found) == text
+        assert found.version == 7
+        assert found.variant == "specified in RFC 4122"
+
+
+def test_a_run_id_begins_with_its_millisecond() -> None:
+    (text,) = fixed().run_ids(1)
+    assert UUID(text).int >> 80 == AT
+
+
+def test_the_variant_is_right_whatever_the_noise() -> None:
+    for byte in range(256):
+        assert UUID(fixed(byte).run_ids(1)[0]).variant == "specified in RFC 4122"
+
+
+def test_run_ids_of_a_batch_ascend_and_differ_though_the_noise_repeats() -> None:
+    """A batch larger than the counter of one millisecond borrows from the next ones."""
+    made = fixed().run_ids(10_000)
+    assert made == sorted(set(made))
+    assert UUID(made[-1]).int >> 80 == AT + 2
+
+
+def test_the_noise_of_run_ids_is_62_bits_of_their_own() -> None:
+    tails = {UUID(text).int & (1 << 62) - 1 for text in Ids(milliseconds=lambda: AT).run_ids(1000)}
+    assert len(tails) == 1000
+    assert UUID(fixed(0xFF).run_ids(1)[0]).int & (1 << 62) - 1 == (1 << 62) - 1
+    assert UUID(fixed(0x00).run_ids(1)[0]).int & (1 << 62) - 1 == 0
+
+
+def test_no_bit_of_a_claim_id_is_fixed() -> None:
+    ones, zeros = 0, 0
+    for text in Ids().claim_ids(200):
+        assert str(UUID(text)) == text
+        ones |= UUID(text).int
+        zeros |= ~UUID(text).int & (1 << 128) - 1
+    assert ones == zeros == (1 << 128) - 1
+
+
+def test_claim_ids_are_the_noise_itself() -> None:
+    noise = bytes(range(32))
+    made = Ids(lambda count: noise[:count]).claim_ids(2)
+    assert b"".join(UUID(text).bytes for text in made) == noise
+
+
+def test_nothing_asked_is_nothing_made() -> None:
+    assert Ids().run_ids(0) == Ids().claim_ids(0) == []
+
+
+def test_one_id_is_a_random_uuid() -> None:
+    ids = Ids()
+    assert ids.one() != ids.one()
+    assert UUID(ids.one()).version == 4
