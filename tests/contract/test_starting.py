@@ -227,6 +227,18 @@ def test_a_dispatched_run_starts_late_only_once(world: World) -> None:
     assert world.start(claim) is None
 
 
+def test_a_late_start_needs_run_claim_and_fence_each(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])
+    right, before = world.request(claim), world.job(name)
+    assert world.worker.start([right._replace(claim_id=world.ids.one())]) == {}
+    assert world.worker.start([right._replace(fence=claim.fence + 1)]) == {}
+    assert world.worker.start([right._replace(fence=claim.fence - 1)]) == {}
+    assert world.job(name) == before
+    assert world.worker.start([right]) != {}
+
+
 def test_a_late_start_may_be_retried_by_celery(world: World) -> None:
     """The retry's message carries the headers of the first one, so the fence of before the late start."""
     world.add()

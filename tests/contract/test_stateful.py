@@ -31,8 +31,8 @@ from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest
 from tests.contract.conftest import Place
 from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant
 
-EXAMPLES = {"sqlite": 60, "postgresql": 30, "mssql": 15}
-STEPS = 40
+EXAMPLES = {"sqlite": 300, "postgresql": 100, "mssql": 40}
+STEPS = 50
 MAX_RETRIES = 2
 MAX_LOST = 2
 MINUTE = timedelta(minutes=1)
@@ -219,8 +219,7 @@ class Walk(RuleBasedStateMachine):
         self.let_go(recent(self.claims, pick), beat, ending)
 
     def let_go(self, claim: Claim, beat: int, ending: str) -> None:
-        run, tenure = self.known[claim.run_id], self.tenures.get(claim.job_name)
-        mine = tenure is not None and tenure.key == key_of(claim) and (run.started_with is None or not run.exclusive)
+        run, mine = self.known[claim.run_id], self.claim_is_held(claim)
         with self.answer(mine):
             store = self.beats[beat]
             done = store.mark_dispatched([claim]) if ending == "dispatched" else store.give_back([claim], "no broker")
@@ -420,6 +419,48 @@ class Walk(RuleBasedStateMachine):
             self.requests.append(self.world.request(claim))
             self.ask(self.requests[-1], worker)
 
+    @rule(seconds=st.sampled_from([16, 121, 1000]), worker=st.integers(0, 1))
+    def nobody_writes_until_others_take_over(self, seconds: float, worker: int) -> None:
+        self.pass_time(seconds)
+        for lease in self.ended(1):
+            self.deal_with(lease, 1)
+        self.everything_works(worker)
+
+    @rule()
+    def the_dead_speak(self) -> None:
+        """G4: all who lost what they had, and forgers, try everything that they can."""
+        runs = [run for run in self.runs[-20:] if not self.holds(run)]
+        claims = [claim for claim in self.claims[-20:] if not self.claim_is_held(claim)]
+        leases = [lease for lease in self.seen[-20:] if self.is_stale(lease)]
+        requests = [self.world.request(claim) for claim in self.claims[-20:]]
+        requests += [request._replace(claim_id=self.world.ids.one()) for request in requests]
+        requests += [request._replace(fence=self.known[request.run_id].fence + 1) for request in requests]
+        requests = [request for request in requests if not self.may_start(request)]
+        beat, worker = self.beats[1], self.workers[1]
+        with self.answer(False):
+            assert worker.extend([(run, 9999) for run in runs]) == {run.run_id for run in runs}
+            for kind in ("success", "failed", "un-started"):
+                assert worker.finish([(run, ending_of(run, kind)) for run in runs]) == {run.run_id for run in runs}
+            assert worker.start(requests) == {}
+            assert beat.mark_published([(claim, 9999) for claim in claims]) == set()
+            assert beat.mark_dispatched(claims) == set()
+            assert beat.give_back(claims, "no broker") == set()
+            for ending in (given_back("late"), Ending("dispatched"), after_lost_lease(0, 5)):
+                assert beat.reclaim([(lease, ending) for lease in leases]) == set()
+            assert beat.extend_queued([(lease, 9999) for lease in leases]) == set()
+
+    def claim_is_held(self, claim: Claim) -> bool:
+        """Whether the beat that made it may still write about it."""
+        tenure, run = self.tenures.get(claim.job_name), self.known[claim.run_id]
+        mine = tenure is not None and tenure.key == key_of(claim)
+        return mine and (run.started_with is None or not run.exclusive)
+
+    def is_stale(self, lease: HeldLease) -> bool:
+        """Whether somebody else has this run by now, or nobody."""
+        tenure, run = self.tenures.get(lease.job_name), self.known[lease.run_id]
+        held = run.state == "running" and not run.exclusive and run.key(lease.run_id) == key_of(lease)
+        return (tenure is None or tenure.key != key_of(lease)) and not held
+
     # Guarantees
 
     @contextmanager
@@ -533,7 +574,9 @@ class Walk(RuleBasedStateMachine):
         if not hasattr(self, "known"):
             return
         try:
+            self.the_dead_speak()
             self.settle()
+            self.the_dead_speak()
         finally:
             for table in ("JobRuns", "Jobs"):  # the next walk reads whole tables
                 self.world.sql(f"DELETE FROM {table} WHERE Namespace = ?", self.world.namespace)
