@@ -114,7 +114,8 @@ class Postgresql:
         try:
             connection.adapters.register_loader("uuid", TextLoader)
             # One statement for all, so that a new connection costs one round trip. Our statements go by key and in
-            # batches: without statistics (new tables) the planner would read whole tables and lock in their order.
+            # batches: without statistics (new tables) the planner would read whole tables, lock in their order, and sort
+            # all that is due before it takes the first of it.
             connection.execute(
                 "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
                 [
@@ -128,6 +129,7 @@ class Postgresql:
                             "enable_seqscan": "off",
                             "enable_hashjoin": "off",
                             "enable_mergejoin": "off",
+                            "enable_sort": "off",
                         }
                     ),
                     list(settings.values()),

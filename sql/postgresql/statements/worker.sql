@@ -110,5 +110,6 @@ UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + p.lease_seconds * inter
 FROM p
 WHERE
     JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
-    AND JobRuns.HeldBy IS NOT NULL
+    -- Not IS NOT NULL, which would invite the planner to go by the index of all held runs, in its order.
+    AND coalesce(JobRuns.HeldBy, '') <> ''
 RETURNING JobRuns.RunId;
