@@ -252,7 +252,8 @@ FROM dbo.Jobs
 WHERE Namespace = @namespace AND JobName = @job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: cancel_waiting
--- The attempts of a deleted job that wait for their turn get their outcome; @run_id is the one that waited for its retry.
+-- The attempts of a deleted job that wait for their turn get their outcome; @run_id is the one that waited for its retry,
+-- or that an unlocking by hand left behind.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
@@ -270,7 +271,7 @@ FROM (
     SELECT @run_id
 ) AS waiting
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = waiting.RunId
-WHERE r.State IN ('scheduled', 'retry')
+WHERE r.State IN ('scheduled', 'retry', 'claimed', 'running')
 OPTION (LOOP JOIN);
 
 -- name: purge_runs

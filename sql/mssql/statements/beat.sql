@@ -519,13 +519,13 @@ SELECT Id FROM @changed;
 -- name: delete_requested
 -- rows: job_id uniqueidentifier
 -- A missing row: a run holds the job, or its deletion was not asked for.
-DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL, RetryRunId uniqueidentifier NULL);
+DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL, RunId uniqueidentifier NULL, RetryRunId uniqueidentifier NULL);
 
 DELETE j
-OUTPUT deleted.Id, deleted.RetryRunId INTO @deleted (Id, RetryRunId)
+OUTPUT deleted.Id, deleted.RunId, deleted.RetryRunId INTO @deleted (Id, RunId, RetryRunId)
 FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
 WHERE j.DeleteRequested = 1 AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT Id, RetryRunId FROM @deleted;
+SELECT Id, RunId, RetryRunId FROM @deleted;

@@ -21,7 +21,12 @@ DECLARE @ending TABLE (
     RetrySeconds float(53) NULL,
     NextSlot datetime2(6) NULL
 );
-DECLARE @released TABLE (Id uniqueidentifier NOT NULL, Unforeseen int NOT NULL);
+DECLARE @released TABLE (
+    Id uniqueidentifier NOT NULL,
+    RetryAt datetime2(6) NULL,
+    NextRunTime datetime2(6) NULL,
+    PlannedAt datetime2(6) NULL
+);
 
 INSERT INTO @ending (JobId, RunId, ClaimId, Fence, State, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
 SELECT
@@ -104,14 +109,8 @@ SET
             THEN N'finished'
         ELSE j.DisabledReason
     END
-OUTPUT
-    inserted.Id,
-    CASE
-        WHEN inserted.RetryAt IS NULL AND inserted.NextRunTime = inserted.PlannedAt AND inserted.NextRunTime > @now
-            THEN 0
-        ELSE 1
-    END
-INTO @released (Id, Unforeseen)
+OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt
+INTO @released (Id, RetryAt, NextRunTime, PlannedAt)
 FROM @ending AS e
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
@@ -125,7 +124,10 @@ WHERE
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT Id, Unforeseen FROM @released;
+SELECT
+    Id,
+    CASE WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > @now THEN 0 ELSE 1 END AS Unforeseen
+FROM @released;
 
 -- name: close_runs
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, released bit, state varchar(20), via varchar(20), reason nvarchar(400), retry_seconds float(53), failures int, lost_leases int, error nvarchar(max), traceback nvarchar(max)

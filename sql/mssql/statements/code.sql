@@ -1,0 +1,180 @@
+-- What a beat reads and writes to bring its beat_schedule into the table. Batches, locks and the clock as in beat.sql.
+
+-- name: lock_releases
+-- Imports of one owner come one after the other: the range lock stays until the transaction ends.
+DECLARE @known int;
+
+SELECT @known = COUNT(*)
+FROM dbo.Releases WITH (UPDLOCK, HOLDLOCK)
+WHERE Namespace = @namespace AND CodeOwner = @code_owner;
+
+-- name: read_releases
+-- Always one row. Live is the newest release that has a live beat of this owner, imported the one that wrote last.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @since datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@live_seconds - FLOOR(-@live_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@live_seconds), @now)
+);
+DECLARE @own_seen_at datetime2(6) = (
+    SELECT o.FirstSeenAt FROM dbo.Releases AS o
+    WHERE o.Namespace = @namespace AND o.CodeOwner = @code_owner AND o.CodeRelease = @code_release
+);
+DECLARE @live_release nvarchar(200);
+DECLARE @live_seen_at datetime2(6);
+DECLARE @imported_release nvarchar(200);
+DECLARE @last_imported_at datetime2(6);
+
+SELECT TOP (1) @live_release = r.CodeRelease, @live_seen_at = r.FirstSeenAt
+FROM dbo.Nodes AS n
+INNER JOIN dbo.Releases AS r
+    ON r.Namespace = n.Namespace AND r.CodeOwner = n.CodeOwner AND r.CodeRelease = n.CodeRelease
+WHERE
+    n.Namespace = @namespace AND n.CodeOwner = @code_owner AND n.Kind = 'beat' AND n.StoppedAt IS NULL
+    AND n.HeartbeatAt > @since
+ORDER BY r.FirstSeenAt DESC;
+
+SELECT TOP (1) @imported_release = i.CodeRelease, @last_imported_at = i.ImportedAt
+FROM dbo.Releases AS i
+WHERE i.Namespace = @namespace AND i.CodeOwner = @code_owner AND i.ImportedAt IS NOT NULL
+ORDER BY i.ImportedAt DESC;
+
+SELECT
+    @now AS Now,
+    @own_seen_at AS OwnSeenAt,
+    MAX(a.FirstSeenAt) AS NewestSeenAt,
+    @live_release AS LiveRelease,
+    @live_seen_at AS LiveSeenAt,
+    @imported_release AS ImportedRelease,
+    @last_imported_at AS ImportedAt
+FROM dbo.Releases AS a
+WHERE a.Namespace = @namespace AND a.CodeOwner = @code_owner;
+
+-- name: insert_release
+INSERT INTO dbo.Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt)
+VALUES (@namespace, @code_owner, @code_release, @first_seen_at);
+
+-- name: note_import
+UPDATE dbo.Releases SET ImportedAt = @imported_at
+WHERE Namespace = @namespace AND CodeOwner = @code_owner AND CodeRelease = @code_release;
+
+-- name: read_code_jobs
+-- Zero rows: nothing of this owner was ever imported here.
+SELECT
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.Enabled, j.DisabledReason, j.NextRunTime, j.LastRunTime,
+    CASE WHEN j.LockedBy IS NOT NULL THEN j.ClaimedAt END AS ClaimedAt, j.RunId, j.DeleteRequested
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Code))
+WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner AND j.CodeOwner IS NOT NULL
+OPTION (LOOP JOIN);
+
+-- name: insert_code_jobs
+-- rows: job_id uniqueidentifier, job_name nvarchar(200), task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), next_run_time datetime2(6), last_run_time datetime2(6)
+-- A missing row: a job of that name is there already, and belongs to somebody else.
+-- The range locks keep others out between the look and the insert.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @inserted TABLE (JobName nvarchar(200) NOT NULL);
+
+INSERT INTO dbo.Jobs (
+    Id, Namespace, JobName, TaskName, Schedule, TimeZone, Args, Kwargs, Options, CodeOwner, CodeRelease, CodeKey,
+    NextRunTime, LastRunTime, CreatedAt, UpdatedAt
+)
+OUTPUT inserted.JobName INTO @inserted (JobName)
+SELECT
+    p.job_id, @namespace, p.job_name, p.task_name, p.schedule, p.time_zone, p.args, p.kwargs, p.options, @code_owner,
+    @code_release, p.code_key, p.next_run_time, p.last_run_time, @now, @now
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    job_name nvarchar(200) '$[1]',
+    task_name nvarchar(200) '$[2]',
+    schedule nvarchar(1000) '$[3]',
+    time_zone nvarchar(100) '$[4]',
+    args nvarchar(max) '$[5]',
+    kwargs nvarchar(max) '$[6]',
+    options nvarchar(max) '$[7]',
+    code_key nvarchar(400) '$[8]',
+    next_run_time datetime2(6) '$[9]',
+    last_run_time datetime2(6) '$[10]'
+) AS p
+WHERE
+    NOT EXISTS (
+        SELECT 1 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Name), UPDLOCK, HOLDLOCK)
+        WHERE j.Namespace = @namespace AND j.JobName = p.job_name COLLATE Latin1_General_BIN2
+    )
+OPTION (LOOP JOIN);
+
+SELECT JobName FROM @inserted;
+
+-- name: update_code_jobs
+-- rows: job_id uniqueidentifier, task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), reschedule bit, next_run_time datetime2(6)
+-- A missing row: the job was deleted meanwhile. What left the code comes back,
+-- and what came to its end if it has another one now; what an operator paused stays paused.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    TaskName = p.task_name,
+    Schedule = p.schedule,
+    TimeZone = p.time_zone,
+    Args = p.args,
+    Kwargs = p.kwargs,
+    Options = p.options,
+    CodeKey = p.code_key,
+    CodeRelease = @code_release,
+    NextRunTime = CASE WHEN p.reschedule = 1 THEN p.next_run_time ELSE j.NextRunTime END,
+    Enabled = CASE
+        WHEN j.DisabledReason = @reason OR (j.DisabledReason = N'finished' AND p.reschedule = 1) THEN 1
+        ELSE j.Enabled
+    END,
+    DisabledReason = CASE
+        WHEN j.DisabledReason = @reason OR (j.DisabledReason = N'finished' AND p.reschedule = 1) THEN NULL
+        ELSE j.DisabledReason
+    END,
+    Quarantine = NULL,
+    Version = j.Version + 1,
+    UpdatedAt = @now
+OUTPUT inserted.Id INTO @changed (Id)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    task_name nvarchar(200) '$[1]',
+    schedule nvarchar(1000) '$[2]',
+    time_zone nvarchar(100) '$[3]',
+    args nvarchar(max) '$[4]',
+    kwargs nvarchar(max) '$[5]',
+    options nvarchar(max) '$[6]',
+    code_key nvarchar(400) '$[7]',
+    reschedule bit '$[8]',
+    next_run_time datetime2(6) '$[9]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner AND j.DeleteRequested = 0
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @changed;
+
+-- name: leave_code_jobs
+-- rows: job_id uniqueidentifier
+-- A missing row: the job is paused already, and stays so for that reason. A run that holds it goes on to its end.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
+
+UPDATE j
+SET Enabled = 0, DisabledReason = @reason, Version = j.Version + 1, UpdatedAt = @now
+OUTPUT inserted.Id INTO @changed (Id)
+FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner AND j.Enabled = 1
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @changed;
+
+-- name: read_code_owners
+-- rows: job_name nvarchar(200)
+SELECT j.JobName, j.CodeOwner
+FROM dbo.Jobs AS j
+WHERE
+    j.Namespace = @namespace
+    AND j.JobName IN (
+        SELECT p.job_name COLLATE Latin1_General_BIN2 FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
+    )
+OPTION (LOOP JOIN);
