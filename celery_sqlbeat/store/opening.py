@@ -7,9 +7,10 @@ from celery_sqlbeat.errors import DriverMissing
 from celery_sqlbeat.store import migrations
 from celery_sqlbeat.store.admin_store import SqlAdminStore
 from celery_sqlbeat.store.beat_store import SqlBeatStore
+from celery_sqlbeat.store.code_store import SqlCodeStore
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.node_store import SqlNodeStore
-from celery_sqlbeat.store.protocol import AdminStore, BeatStore, NodeStore, WorkerStore
+from celery_sqlbeat.store.protocol import AdminStore, BeatStore, CodeStore, NodeStore, WorkerStore
 from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.sqlite import Sqlite
 from celery_sqlbeat.store.worker_store import SqlWorkerStore
@@ -26,6 +27,10 @@ class Store:
     def for_beat(self, beat: str) -> BeatStore:
         """What a beat of this name needs."""
         return SqlBeatStore(self.database, self.namespace, beat)
+
+    def for_code(self) -> CodeStore:
+        """What a beat needs to import its `beat_schedule`."""
+        return SqlCodeStore(self.database, self.namespace)
 
     def for_worker(self, worker: str) -> WorkerStore:
         """What a worker of this name needs."""

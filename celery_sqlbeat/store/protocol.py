@@ -11,6 +11,8 @@ from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import (
     Attempt,
     Claim,
+    CodeChanges,
+    CodeRow,
     DueJob,
     GapRecord,
     HeldLease,
@@ -28,6 +30,7 @@ from celery_sqlbeat.model import (
 )
 
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
+CodePlans = Callable[[datetime, Sequence[CodeRow]], CodeChanges]
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -55,6 +58,24 @@ class Wake(NamedTuple):
     def earliest(self) -> datetime | None:
         """The first of them all."""
         return min((at for at in self[1:6] if at is not None), default=None)
+
+
+class NewestRelease(NamedTuple):
+    """Which release of a `beat_schedule` is the newest that has a live beat, and which one the table holds."""
+
+    winner: str
+    imported: str | None
+
+
+class Imported(NamedTuple):
+    """What an import has done; nothing where another release is the newest."""
+
+    winner: str
+    added: list[str]
+    changed: list[str]
+    left: list[str]
+    kept: dict[str, str | None]
+    """Names that belong to another owner (None: to the database), left as they are."""
 
 
 class BeatStore(Protocol):
@@ -101,6 +122,22 @@ class BeatStore(Protocol):
 
     def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
         """Delete the jobs whose deletion was asked for and whose run has ended."""
+
+
+class CodeStore(Protocol):
+    """What a beat needs to bring its `beat_schedule` into the table."""
+
+    def newest_release(self, owner: str, release: str, live_seconds: float) -> NewestRelease:
+        """Who wins, if the beat that asks is alive; a release that nobody has seen yet would be the newest.
+
+        A beat whose release is the winner, but not the one imported last, has something to import.
+        """
+
+    def import_code(self, owner: str, release: str, plan: CodePlans, live_seconds: float) -> Imported:
+        """Register a release and, if it is the newest that has a live beat, write what `plan` makes of the rows.
+
+        Imports of one owner come one after the other. May safely run twice.
+        """
 
 
 class WorkerStore(Protocol):

@@ -1,12 +1,18 @@
 -- What a beat reads and writes to bring its beat_schedule into the table. Batches, locks and the clock as in beat.sql.
 
 -- name: lock_releases
--- Imports of one owner come one after the other: the range lock stays until the transaction ends.
-DECLARE @known int;
+-- Imports of one owner come one after the other; the lock ends with the transaction. The name of a lock is shorter than
+-- a namespace and an owner may be, so it holds their hash.
+DECLARE @result int;
+DECLARE @resource nvarchar(255) = N'celery_sqlbeat import '
+    + CONVERT(nvarchar(64), HASHBYTES('SHA2_256', @namespace + NCHAR(31) + @code_owner), 2);
 
-SELECT @known = COUNT(*)
-FROM dbo.Releases WITH (UPDLOCK, HOLDLOCK)
-WHERE Namespace = @namespace AND CodeOwner = @code_owner;
+EXEC @result = sp_getapplock @Resource = @resource, @LockMode = N'Exclusive', @LockOwner = N'Transaction';
+
+IF @result < 0
+BEGIN
+    THROW 51222, N'another import of this beat_schedule did not end in time', 1;
+END;
 
 -- name: read_releases
 -- Always one row. Live is the newest release that has a live beat of this owner, imported the one that wrote last.
@@ -15,14 +21,7 @@ DECLARE @since datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@live_seconds - FLOOR(-@live_seconds)), 0),
     DATEADD(SECOND, FLOOR(-@live_seconds), @now)
 );
-DECLARE @own_seen_at datetime2(6) = (
-    SELECT o.FirstSeenAt FROM dbo.Releases AS o
-    WHERE o.Namespace = @namespace AND o.CodeOwner = @code_owner AND o.CodeRelease = @code_release
-);
-DECLARE @live_release nvarchar(200);
-DECLARE @live_seen_at datetime2(6);
-DECLARE @imported_release nvarchar(200);
-DECLARE @last_imported_at datetime2(6);
+DECLARE @live_release nvarchar(200), @live_seen_at datetime2(6);
 
 SELECT TOP (1) @live_release = r.CodeRelease, @live_seen_at = r.FirstSeenAt
 FROM dbo.Nodes AS n
@@ -33,21 +32,27 @@ WHERE
     AND n.HeartbeatAt > @since
 ORDER BY r.FirstSeenAt DESC;
 
-SELECT TOP (1) @imported_release = i.CodeRelease, @last_imported_at = i.ImportedAt
-FROM dbo.Releases AS i
-WHERE i.Namespace = @namespace AND i.CodeOwner = @code_owner AND i.ImportedAt IS NOT NULL
-ORDER BY i.ImportedAt DESC;
-
 SELECT
     @now AS Now,
-    @own_seen_at AS OwnSeenAt,
-    MAX(a.FirstSeenAt) AS NewestSeenAt,
+    (
+        SELECT o.FirstSeenAt FROM dbo.Releases AS o
+        WHERE o.Namespace = @namespace AND o.CodeOwner = @code_owner AND o.CodeRelease = @code_release
+    ) AS OwnSeenAt,
+    (
+        SELECT MAX(a.FirstSeenAt) FROM dbo.Releases AS a
+        WHERE a.Namespace = @namespace AND a.CodeOwner = @code_owner
+    ) AS NewestSeenAt,
     @live_release AS LiveRelease,
     @live_seen_at AS LiveSeenAt,
-    @imported_release AS ImportedRelease,
-    @last_imported_at AS ImportedAt
-FROM dbo.Releases AS a
-WHERE a.Namespace = @namespace AND a.CodeOwner = @code_owner;
+    (
+        SELECT TOP (1) i.CodeRelease FROM dbo.Releases AS i
+        WHERE i.Namespace = @namespace AND i.CodeOwner = @code_owner AND i.ImportedAt IS NOT NULL
+        ORDER BY i.ImportedAt DESC
+    ) AS ImportedRelease,
+    (
+        SELECT MAX(b.ImportedAt) FROM dbo.Releases AS b
+        WHERE b.Namespace = @namespace AND b.CodeOwner = @code_owner
+    ) AS ImportedAt;
 
 -- name: insert_release
 INSERT INTO dbo.Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt)
@@ -60,17 +65,15 @@ WHERE Namespace = @namespace AND CodeOwner = @code_owner AND CodeRelease = @code
 -- name: read_code_jobs
 -- Zero rows: nothing of this owner was ever imported here.
 SELECT
-    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
-    j.LockTimeoutMinutes, j.CodeKey, j.Enabled, j.DisabledReason, j.NextRunTime, j.LastRunTime,
-    CASE WHEN j.LockedBy IS NOT NULL THEN j.ClaimedAt END AS ClaimedAt, j.RunId, j.DeleteRequested
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Code))
-WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner AND j.CodeOwner IS NOT NULL
-OPTION (LOOP JOIN);
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    CodeKey, Enabled, DisabledReason, NextRunTime, LastRunTime,
+    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested
+FROM dbo.Jobs
+WHERE Namespace = @namespace AND CodeOwner = @code_owner;
 
 -- name: insert_code_jobs
 -- rows: job_id uniqueidentifier, job_name nvarchar(200), task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), next_run_time datetime2(6), last_run_time datetime2(6)
 -- A missing row: a job of that name is there already, and belongs to somebody else.
--- The range locks keep others out between the look and the insert.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @inserted TABLE (JobName nvarchar(200) NOT NULL);
 
@@ -95,11 +98,10 @@ FROM OPENJSON(@rows) WITH (
     next_run_time datetime2(6) '$[9]',
     last_run_time datetime2(6) '$[10]'
 ) AS p
-WHERE
-    NOT EXISTS (
-        SELECT 1 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Name), UPDLOCK, HOLDLOCK)
-        WHERE j.Namespace = @namespace AND j.JobName = p.job_name COLLATE Latin1_General_BIN2
-    )
+WHERE NOT EXISTS (
+    SELECT 1 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Name), UPDLOCK, HOLDLOCK)
+    WHERE j.Namespace = @namespace AND j.JobName = p.job_name COLLATE Latin1_General_BIN2
+)
 OPTION (LOOP JOIN);
 
 SELECT JobName FROM @inserted;

@@ -1,0 +1,176 @@
+"""What becomes of the rows of a `beat_schedule`: which are added, changed, or have left the code.
+
+Pure, as the planner of claims is: it runs in the transaction of an import. What needs a custom schedule class is asked
+before, by `first_runs`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from celery_sqlbeat.beat.custom import next_run
+from celery_sqlbeat.beat.entries import CodeEntry, CodeSchedule
+from celery_sqlbeat.definition import Rules, read_definition
+from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.model import (
+    CODE_SCHEDULE,
+    LEFT_THE_CODE,
+    CodeAddition,
+    CodeChange,
+    CodeChanges,
+    CodeDefinition,
+    CodeRow,
+)
+from celery_sqlbeat.policy import fields_from_text
+from celery_sqlbeat.schedule import Every, parse
+
+
+class StockRun(NamedTuple):
+    """What stock beat knew of an entry: from when it counts, and whether it ever ran."""
+
+    last_run_at: datetime
+    has_run: bool
+
+
+def first_runs(code: CodeSchedule, now: datetime, stock: Mapping[str, StockRun] | None = None) -> dict[str, datetime]:
+    """When the entries of custom schedule classes are due first, by job name. Runs their code, so it may take long."""
+    before = stock or {}
+    return {
+        name: next_run(one.entry, before[name].last_run_at if name in before else None, now)
+        for name, one in code.entries.items()
+        if one.definition.schedule == CODE_SCHEDULE
+    }
+
+
+class CodePlanner:
+    """Plans one import; `stock` is what stock beat knew, for the switch from it."""
+
+    def __init__(
+        self,
+        code: CodeSchedule,
+        rules: Rules,
+        first: Mapping[str, datetime] | None = None,
+        stock: Mapping[str, StockRun] | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        self._code = code
+        self._rules = rules
+        self._first = first or {}
+        self._stock = stock or {}
+        self._ids = ids or Ids()
+
+    def __call__(self, now: datetime, rows: Sequence[CodeRow]) -> CodeChanges:
+        """What makes these rows, which are all of this owner, say what the code says."""
+        known = {row.job_name: row for row in rows}
+        new = [one for name, one in self._code.entries.items() if name not in known]
+        additions = [
+            self._addition(job_id, one.definition, now)
+            for job_id, one in zip(self._ids.run_ids(len(new)), new, strict=True)
+        ]
+        changes = []
+        departures = []
+        for row in rows:
+            one = self._code.entries.get(row.job_name)
+            if row.delete_requested:
+                continue
+            if one is not None:
+                change = self._change(row, one, now)
+                if change is not None:
+                    changes.append(change)
+            elif row.enabled and row.job_name not in self._code.wrong:
+                departures.append(row)
+        return CodeChanges(additions, changes, departures)
+
+    def _addition(self, job_id: str, definition: CodeDefinition, now: datetime) -> CodeAddition:
+        stock = self._stock.get(definition.job_name)
+        # What stock beat has missed is due at once, as there; the claim sees how many slots that are.
+        since = now if stock is None else stock.last_run_at
+        first = self._first_slot(_as_row(job_id, definition), since, now)
+        return CodeAddition(job_id, definition, first, stock.last_run_at if stock and stock.has_run else None)
+
+    def _change(self, row: CodeRow, one: CodeEntry, now: datetime) -> CodeChange | None:
+        definition = one.definition
+        if not one.has_own_zone:
+            definition = definition._replace(time_zone=_zone_by_hand(row) or definition.time_zone)
+        returns = row.disabled_reason == LEFT_THE_CODE
+        if not returns and _text_of(row) == definition[1:]:
+            return None
+        reschedule = _is_another_schedule(row, definition)
+        if returns and not reschedule:
+            # While it was gone it had no slots.
+            reschedule = not isinstance(row.next_run_time, datetime) or row.next_run_time <= now
+        first = None
+        if reschedule:
+            first = self._first_slot(row._replace(**definition._asdict()), _counts_from(row, definition, now), now)
+            if first is not None and first < now:
+                first = now
+        return CodeChange(row, definition, reschedule, first)
+
+    def _first_slot(self, row: CodeRow, since: datetime, now: datetime) -> datetime | None:
+        """None where the row says something that cannot work; whoever looks after such rows says what it is."""
+        if row.schedule == CODE_SCHEDULE:
+            return self._first.get(row.job_name, now)
+        try:
+            return read_definition(row, self._rules).timeline.first_slot(since, None, row.job_id)
+        except FieldError:
+            return None
+
+
+def _text_of(row: CodeRow) -> tuple[object, ...]:
+    return (row.task_name, row.schedule, row.time_zone, row.args, row.kwargs, row.options, row.code_key)
+
+
+def _is_another_schedule(row: CodeRow, definition: CodeDefinition) -> bool:
+    if row.schedule != definition.schedule:
+        return True
+    if definition.schedule == CODE_SCHEDULE:
+        return row.code_key != definition.code_key
+    return row.time_zone != definition.time_zone and not _is_plain_interval(definition.schedule)
+
+
+def _counts_from(row: CodeRow, definition: CodeDefinition, now: datetime) -> datetime:
+    """An interval that was changed counts from the last run, so that deployments do not put it off for ever."""
+    if row.disabled_reason == LEFT_THE_CODE or not definition.schedule.startswith("every"):
+        return now
+    last = row.claimed_at or row.last_run_time
+    return min(last, now) if isinstance(last, datetime) else now
+
+
+def _is_plain_interval(text: str) -> bool:
+    schedule = parse(text)
+    return isinstance(schedule, Every) and not schedule.relative
+
+
+def _zone_by_hand(row: CodeRow) -> str | None:
+    """The time zone that somebody set in the policies of the row."""
+    try:
+        zone: str | None = fields_from_text(row.policies).get("timezone") if row.policies else None
+    except FieldError:  # the row is set aside for it when it is due
+        return None
+    return zone
+
+
+def _as_row(job_id: str, definition: CodeDefinition) -> CodeRow:
+    job_name, task_name, schedule, time_zone, args, kwargs, options, code_key = definition
+    return CodeRow(
+        job_id,
+        job_name,
+        task_name,
+        schedule,
+        None,
+        time_zone,
+        args,
+        kwargs,
+        options,
+        None,
+        None,
+        code_key,
+        1,
+        None,
+        None,
+        None,
+        None,
+        None,
+        0,
+    )

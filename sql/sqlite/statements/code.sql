@@ -1,0 +1,130 @@
+-- What a beat reads and writes to bring its beat_schedule into the table. `:now` as in beat.sql.
+
+-- name: lock_releases
+-- Imports of one owner come one after the other: the transaction that writes has the lock already.
+SELECT :namespace AS Namespace, :code_owner AS CodeOwner;
+
+-- name: read_releases
+-- Always one row. Live is the newest release that has a live beat of this owner, imported the one that wrote last.
+WITH live AS (
+    SELECT r.CodeRelease, r.FirstSeenAt
+    FROM Nodes AS n
+    INNER JOIN Releases AS r
+        ON r.Namespace = n.Namespace AND r.CodeOwner = n.CodeOwner AND r.CodeRelease = n.CodeRelease
+    WHERE
+        n.Namespace = :namespace AND n.CodeOwner = :code_owner AND n.Kind = 'beat' AND n.StoppedAt IS NULL
+        AND n.HeartbeatAt > after(:now, -:live_seconds)
+    ORDER BY r.FirstSeenAt DESC
+    LIMIT 1
+)
+
+SELECT
+    :now AS Now,
+    (
+        SELECT o.FirstSeenAt FROM Releases AS o
+        WHERE o.Namespace = :namespace AND o.CodeOwner = :code_owner AND o.CodeRelease = :code_release
+    ) AS OwnSeenAt,
+    (
+        SELECT max(a.FirstSeenAt) FROM Releases AS a
+        WHERE a.Namespace = :namespace AND a.CodeOwner = :code_owner
+    ) AS NewestSeenAt,
+    (SELECT l.CodeRelease FROM live AS l) AS LiveRelease,
+    (SELECT l.FirstSeenAt FROM live AS l) AS LiveSeenAt,
+    (
+        SELECT i.CodeRelease FROM Releases AS i
+        WHERE i.Namespace = :namespace AND i.CodeOwner = :code_owner AND i.ImportedAt IS NOT NULL
+        ORDER BY i.ImportedAt DESC
+        LIMIT 1
+    ) AS ImportedRelease,
+    (
+        SELECT max(b.ImportedAt) FROM Releases AS b
+        WHERE b.Namespace = :namespace AND b.CodeOwner = :code_owner
+    ) AS ImportedAt;
+
+-- name: insert_release
+INSERT INTO Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt)
+VALUES (:namespace, :code_owner, :code_release, :first_seen_at);
+
+-- name: note_import
+UPDATE Releases SET ImportedAt = :imported_at
+WHERE Namespace = :namespace AND CodeOwner = :code_owner AND CodeRelease = :code_release;
+
+-- name: read_code_jobs
+-- Zero rows: nothing of this owner was ever imported here.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    CodeKey, Enabled, DisabledReason, NextRunTime, LastRunTime,
+    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested
+FROM Jobs
+WHERE Namespace = :namespace AND CodeOwner = :code_owner;
+
+-- name: insert_code_jobs
+-- rows: job_id, job_name, task_name, schedule, time_zone, args, kwargs, options, code_key, next_run_time, last_run_time
+-- A missing row: a job of that name is there already, and belongs to somebody else.
+WITH p (
+    job_id, job_name, task_name, schedule, time_zone, args, kwargs, options, code_key, next_run_time, last_run_time
+) AS (:rows)
+
+INSERT INTO Jobs (
+    Id, Namespace, JobName, TaskName, Schedule, TimeZone, Args, Kwargs, Options, CodeOwner, CodeRelease, CodeKey,
+    NextRunTime, LastRunTime, CreatedAt, UpdatedAt
+)
+SELECT
+    p.job_id, :namespace, p.job_name, p.task_name, p.schedule, p.time_zone, p.args, p.kwargs, p.options, :code_owner,
+    :code_release, p.code_key, p.next_run_time, p.last_run_time, :now, :now
+FROM p
+WHERE true
+ON CONFLICT (Namespace, JobName) DO NOTHING
+RETURNING JobName;
+
+-- name: update_code_jobs
+-- rows: job_id, task_name, schedule, time_zone, args, kwargs, options, code_key, reschedule, next_run_time
+-- A missing row: the job was deleted meanwhile. What left the code comes back,
+-- and what came to its end if it has another one now; what an operator paused stays paused.
+WITH p (
+    job_id, task_name, schedule, time_zone, args, kwargs, options, code_key, reschedule, next_run_time
+) AS (:rows)
+
+UPDATE Jobs SET
+    TaskName = p.task_name,
+    Schedule = p.schedule,
+    TimeZone = p.time_zone,
+    Args = p.args,
+    Kwargs = p.kwargs,
+    Options = p.options,
+    CodeKey = p.code_key,
+    CodeRelease = :code_release,
+    NextRunTime = CASE WHEN p.reschedule = 1 THEN p.next_run_time ELSE Jobs.NextRunTime END,
+    Enabled = CASE
+        WHEN Jobs.DisabledReason = :reason OR (Jobs.DisabledReason = 'finished' AND p.reschedule = 1) THEN 1
+        ELSE Jobs.Enabled
+    END,
+    DisabledReason = CASE
+        WHEN Jobs.DisabledReason = :reason OR (Jobs.DisabledReason = 'finished' AND p.reschedule = 1) THEN NULL
+        ELSE Jobs.DisabledReason
+    END,
+    Quarantine = NULL,
+    Version = Jobs.Version + 1,
+    UpdatedAt = :now
+FROM p
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Namespace = :namespace AND Jobs.CodeOwner = :code_owner AND Jobs.DeleteRequested = 0
+RETURNING Id;
+
+-- name: leave_code_jobs
+-- rows: job_id
+-- A missing row: the job is paused already, and stays so for that reason. A run that holds it goes on to its end.
+WITH p (job_id) AS (:rows)
+
+UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Jobs.Version + 1, UpdatedAt = :now
+FROM p
+WHERE Jobs.Id = p.job_id AND Jobs.Namespace = :namespace AND Jobs.CodeOwner = :code_owner AND Jobs.Enabled = 1
+RETURNING Id;
+
+-- name: read_code_owners
+-- rows: job_name
+WITH p (job_name) AS (:rows)
+
+SELECT JobName, CodeOwner
+FROM Jobs
+WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
