@@ -73,7 +73,7 @@ IF OBJECT_ID(N'dbo.Jobs', N'U') IS NULL
         Quarantine nvarchar(1000) NULL,
         -- Entries of a beat_schedule: who defined them, and what only that code can build.
         CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
-        CodeRelease nvarchar(200) NULL,
+        CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
         CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NULL,
         DeleteRequested bit NOT NULL CONSTRAINT Jobs_DeleteRequested DEFAULT 0,
         Version bigint NOT NULL CONSTRAINT Jobs_Version DEFAULT 1,
@@ -236,12 +236,14 @@ GO
 -- Which beat_schedule was seen when, and which of them was imported last.
 IF OBJECT_ID(N'dbo.Releases', N'U') IS NULL
     CREATE TABLE dbo.Releases (
+        Seq bigint IDENTITY (1, 1) NOT NULL,
         Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
         CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
         CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
         FirstSeenAt datetime2(6) NOT NULL,
         ImportedAt datetime2(6) NULL,
-        CONSTRAINT Releases_Key PRIMARY KEY CLUSTERED (Namespace, CodeOwner, CodeRelease)
+        CONSTRAINT Releases_Seq UNIQUE CLUSTERED (Seq),
+        CONSTRAINT Releases_Key PRIMARY KEY NONCLUSTERED (Namespace, CodeOwner, CodeRelease)
     );
 GO
 
