@@ -5,7 +5,7 @@
 -- a namespace and an owner may be, so it holds their hash.
 DECLARE @result int;
 DECLARE @resource nvarchar(255) = N'celery_sqlbeat import '
-    + CONVERT(nvarchar(64), HASHBYTES('SHA2_256', @namespace + NCHAR(31) + @code_owner), 2);
+    + CONVERT(varchar(64), HASHBYTES('SHA2_256', @namespace + NCHAR(31) + @code_owner), 2);
 
 EXEC @result = sp_getapplock @Resource = @resource, @LockMode = N'Exclusive', @LockOwner = N'Transaction';
 
