@@ -97,8 +97,8 @@ class Planner:
         )
 
     def _fresh_slot(self, plan: Plan, job: DueJob, definition: Definition) -> Slot | None:
-        due = job.next_run_time
-        if due is None or (isinstance(due, datetime) and due > job.now):
+        due = job.retry_at if job.next_run_time is None else job.next_run_time
+        if isinstance(job.next_run_time, datetime) and job.next_run_time > job.now:
             # RetryAt was set by hand, or the history of the retry is gone: its slot runs, the schedule stays.
             slot = instant("RetryAt", job.retry_at)
             return Slot(SCHEDULE, slot, 1, 0, 0, due, None, True, None, False)

@@ -3,6 +3,7 @@
 Every change bumps the change counter in its own transaction, so that beats notice it.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
@@ -72,11 +73,15 @@ class SqlAdminStore:
         def work(session: Session) -> set[str]:
             rows = [(dead.run_id,) for _, dead in letters]
             left = {row[0] for row in session.fetch("leave_dead", rows, namespace=self._namespace)}
-            again = [
-                (run_id, dead.job_id, dead.kind, dead.scheduled_for, dead.attempt + 1, dead.state)
-                for run_id, dead in letters
-                if dead.run_id in left
-            ]
+            slots = {(dead.job_id, dead.scheduled_for, dead.kind) for _, dead in letters if dead.run_id in left}
+            # A slot that was run again by hand may have attempts after the dead one.
+            found = session.fetch("read_attempt_numbers", sorted(slots)) if slots else []
+            numbers = {row[:3]: itertools.count(row[3] + 1) for row in found}
+            again = []
+            for run_id, dead in letters:
+                if dead.run_id in left:
+                    number = next(numbers[dead.job_id, dead.scheduled_for, dead.kind])
+                    again.append((run_id, dead.job_id, dead.kind, dead.scheduled_for, number, dead.state))
             made = session.fetch("insert_outbox", again, namespace=self._namespace) if again else []
             session.fetch("bump_changes", namespace=self._namespace)
             return {row[0] for row in made}

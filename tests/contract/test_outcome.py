@@ -305,6 +305,42 @@ def test_a_job_disabled_while_it_runs_ends_its_slot_and_stays_disabled(world: Wo
     assert (world.job(name)["enabled"], world.instant(name, "nextruntime")) == (0, NOON + MINUTE)
 
 
+def test_a_retry_written_by_hand_runs_once_and_leaves_the_schedule(world: World) -> None:
+    name = world.add(NextRunTime=NOON + timedelta(hours=1), RetryAt=NOON - SECOND)
+    run = world.running()
+    assert (run.kind, run.scheduled_for, run.attempt) == ("schedule", NOON - SECOND, 1)
+    world.finish(run)
+    assert (world.job(name)["retryat"], world.instant(name, "nextruntime")) == (None, NOON + timedelta(hours=1))
+
+
+def test_a_retry_written_by_hand_begins_the_schedule_of_a_job_without_a_next_run(world: World) -> None:
+    name = world.add(NextRunTime=None, RetryAt=NOON - SECOND)
+    run = world.running()
+    assert run.scheduled_for == NOON - SECOND
+    world.finish(run)
+    assert (world.job(name)["enabled"], world.instant(name, "nextruntime")) == (1, NOON + MINUTE)
+
+
+def test_a_dead_letter_of_a_slot_that_was_run_again_by_hand_can_be_replayed(world: World) -> None:
+    name = world.add(Policies='{"max_retries": 0}')
+    for _ in range(2):
+        world.finish(world.running(), Ending("dlq", "retries exhausted", None, 1))
+        world.change(name, NextRunTime=NOON)
+    world.finish(world.running())
+    new = world.ids.run_ids(2)
+    letters = list(zip(new, world.admin.dead(10), strict=True))
+    assert world.admin.replay(letters) == set(new)
+    world.finish(world.running())
+    world.finish(world.running())
+    assert [(row["attempt"], row["state"]) for row in world.runs(name)] == [
+        (1, "dlq"),
+        (2, "dlq"),
+        (3, "success"),
+        (4, "success"),
+        (5, "success"),
+    ]
+
+
 # Failure
 
 
