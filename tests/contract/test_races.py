@@ -390,6 +390,7 @@ def check_all_started_once(world: World, claimed: Counter[str], started: Counter
     jobs = world.sql("SELECT Fence, RunId FROM Jobs WHERE Namespace = ?", world.namespace)
     assert {job["fence"] for job in jobs} == {1}
     assert {str(job["runid"]).lower() for job in jobs} == set(claimed)
+    world.clear()
 
 
 @pytest.mark.slow

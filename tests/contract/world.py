@@ -80,6 +80,11 @@ class World:
         sets = ", ".join(f"{column} = ?" for column in columns)
         self.sql(f"UPDATE Jobs SET {sets} WHERE Namespace = ? AND JobName = ?", *columns.values(), self.namespace, name)
 
+    def clear(self) -> None:
+        """Leave nothing behind, for tests that fill or read whole tables."""
+        for table in ("JobRuns", "Jobs"):
+            self.sql(f"DELETE FROM {table} WHERE Namespace = ?", self.namespace)
+
     def job(self, name: str) -> Mapping[str, Any]:
         """The row of a job."""
         return self.sql("SELECT * FROM Jobs WHERE Namespace = ? AND JobName = ?", self.namespace, name)[0]
