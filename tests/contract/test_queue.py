@@ -1,6 +1,8 @@
 """Between claim and start: publishing, giving back, republishing, dispatching, taking over, and when to wake."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,30 @@ def test_marking_nothing_marks_nothing(world: World) -> None:
     assert world.beat.give_back([], "nothing") == set()
     assert world.beat.extend_queued([]) == set()
     assert world.beat.reclaim([]) == set()
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+@pytest.mark.parametrize("field", ["run_id", "claim_id", "fence"])
+def test_every_write_of_a_beat_needs_run_claim_and_fence_each(
+    world: World, field: str, columns: Mapping[str, Any]
+) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    wrong: dict[str, Any] = {field: claim.fence - 1 if field == "fence" else world.ids.one()}
+    forged = claim._replace(**wrong)
+    before = world.job(name), world.runs(name)
+    assert world.publish(forged) == set()
+    assert world.beat.mark_dispatched([forged]) == set()
+    assert world.beat.give_back([forged], "no broker") == set()
+    assert (world.job(name), world.runs(name)) == before
+    world.beat.mark_published([(claim, LEASE)])
+    world.later(LEASE)
+    lease = ended_one(world)._replace(**wrong)
+    before = world.job(name), world.runs(name)
+    assert world.beat.extend_queued([(lease, 240)]) == set()
+    for ending in (given_back("late"), Ending("dispatched"), Ending("skipped", "expired")):
+        assert world.beat.reclaim([(lease, ending)]) == set()
+    assert (world.job(name), world.runs(name)) == before
 
 
 # Giving back
