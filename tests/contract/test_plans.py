@@ -1,0 +1,295 @@
+"""Query plans on large tables: whatever the statistics say, a statement goes by its index."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.model import Claim, StartRequest
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.policy import policies_from_setting
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store import postgresql as pg
+from celery_sqlbeat.store import sqlite as lite
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Rows
+from celery_sqlbeat.store.statements import load
+from celery_sqlbeat.url import database_url
+
+pytestmark = pytest.mark.slow
+
+JOBS, RUNS = 100_000, 1_000_000
+BATCH = 500
+IDS = Ids()
+# How SQLite names what is not a table: the rows given, a list of keys, and what a statement computed before.
+COMPUTED = r"SCAN (p|s|leased|json_each|\d+ CONSTANT ROW|CONSTANT ROW|\d+-ROW|\(subquery)"
+SCOPE = {"namespace": "default"}
+CODE = {**SCOPE, "code_keys": ["abc"], "batch_size": BATCH}
+RELEASE = {"only_unstarted": 0, "only_ended": 0, "grace_seconds": 0.0}
+
+
+def batch(block: str) -> Rows:
+    """As many rows as a busy beat gives to a block; nothing matches them, which is the same to the planner."""
+    made: dict[str, Callable[[], Any]] = {"bigint": lambda: 1, "integer": lambda: 0, "smallint": lambda: 1}
+    made |= {"float8": lambda: 1.0, "uuid": IDS.one, "text": lambda: "success", "timestamptz": lambda: None}
+    types = load("postgresql")[block].types
+    return [[made[kind]() for kind in types] for _ in range(BATCH)]
+
+
+# The statements of the way of a fire, with their scalars, and the only indexes that they may go by.
+KEYS = {"jobs_pkey", "jobruns_pkey"}
+STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "read_due": (CODE, {"jobs_due"}),
+    "read_outbox": (CODE, {"jobruns_outbox", "jobs_pkey"}),
+    "read_attempts": ({}, {"jobruns_pkey"}),
+    "claim_jobs": ({"beat": "b", "dispatch_seconds": 15.0}, {"jobs_pkey"}),
+    "insert_runs": ({"beat": "b"}, KEYS),
+    "reopen_runs": ({"beat": "b"}, KEYS),
+    "mark_published": ({}, {"jobs_pkey"}),
+    "start_jobs": ({**SCOPE, "worker": "w"}, KEYS),
+    "start_runs": ({**SCOPE, "worker": "w"}, {"jobruns_pkey"}),
+    "extend_leases": ({}, {"jobs_pkey"}),
+    "extend_held": ({}, {"jobruns_pkey"}),
+    "extend_queued": ({"beat": "b"}, {"jobs_pkey"}),
+    "release_jobs": (RELEASE, KEYS),
+    "close_runs": (RELEASE, {"jobruns_pkey"}),
+    "read_ended": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobs_leased", "jobruns_pkey"}),
+    "read_ended_held": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobruns_held"}),
+    "read_next": (
+        {**SCOPE, "code_keys": ["abc"]},
+        {"jobs_due", "jobs_leased", "jobruns_held", "jobruns_outbox", "jobs_pkey", "changes_pkey"},
+    ),
+    "read_attention": (
+        {**SCOPE, "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
+        {"jobs_attention"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(postgresql_database: Callable[[], str]) -> Iterator[pg.PostgresqlSession]:
+    """A filled PostgreSQL database that nobody analyses behind our back."""
+    dialect = pg.Postgresql(database_url(postgresql_database()), statement_timeout=120)
+    database = Database(dialect)
+    Store(database).migrate()
+    database.close()
+    session = dialect.connect()
+    session._connection.prepare_threshold = None
+    session.script("SET synchronous_commit = off; ALTER TABLE Jobs SET (autovacuum_enabled = off)")
+    session.script("ALTER TABLE JobRuns SET (autovacuum_enabled = off)")
+    session.script(f"""
+        INSERT INTO Jobs (JobName, TaskName, Schedule, NextRunTime)
+        SELECT 'job-' || n, 'app.task', 'every 60s', now() + (n - 1000) * interval '1 second'
+        FROM generate_series(1, {JOBS}) AS n""")
+    session.script(f"""
+        INSERT INTO JobRuns (RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence,
+            CreatedAt, FinishedAt)
+        SELECT gen_random_uuid(), 'default', j.Id, j.JobName, 'schedule', now() - n * interval '1 minute', 1,
+            'success', 'running', n, now(), now()
+        FROM generate_series(1, {RUNS // JOBS}) AS n, Jobs AS j""")
+    yield session
+    session.close()
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed"])
+def session(filled: pg.PostgresqlSession, request: pytest.FixtureRequest) -> pg.PostgresqlSession:
+    """The same database twice: first the planner knows nothing about its contents."""
+    if request.param == "analysed":
+        filled.script("ANALYZE Jobs; ANALYZE JobRuns")
+    return filled
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("block", STATEMENTS)
+def test_postgresql_goes_by_the_index(session: pg.PostgresqlSession, block: str, mode: str) -> None:
+    """The driver prepares a statement that comes often; both kinds of plan must be right."""
+    scalars, indexes = STATEMENTS[block]
+    plan = _plan(session, block, scalars, mode)
+    nodes = list(_nodes(plan))
+    tables = [node for node in nodes if node.get("Relation Name") in ("jobs", "jobruns", "changes")]
+    scans = [node for node in tables if "Scan" in node["Node Type"]]
+    assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
+    used = {node["Index Name"] for node in nodes if "Index Name" in node}
+    assert used <= indexes, used
+    assert not [node for node in nodes if node["Node Type"] == "Index Scan" and not _bounded(node)]
+    if block in ("read_due", "read_outbox", "read_attention"):
+        assert not [node for node in nodes if node["Node Type"] == "Sort"], json.dumps(plan, indent=1)
+
+
+def _bounded(node: dict[str, Any]) -> bool:
+    """Whether an index is entered by a key, or is small because its condition holds for few rows."""
+    return "Index Cond" in node or node["Index Name"] in ("jobs_leased", "jobruns_held", "jobs_attention")
+
+
+def _plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any], mode: str) -> dict[str, Any]:
+    """The plan of the very statement that the store runs, prepared as the driver prepares it."""
+    found = load("postgresql")[block]
+    values: dict[str, Any] = {**scalars, **(pg._arrays(found, batch(block)) if found.columns else {})}
+    text = pg._prepared(found, pg.CLOCK)
+    names = list(dict.fromkeys(name for name in values if f"%({name})s" in text))
+    for number, name in enumerate(names, 1):
+        text = text.replace(f"%({name})s", f"${number}")
+    connection = cast(Any, session._connection)
+    connection.execute(f"SET plan_cache_mode = {mode}")
+    connection.execute("PREPARE asked AS " + text.replace("%%", "%"))
+    from psycopg import sql
+
+    given = sql.SQL(", ").join(sql.Literal(values[name]) for name in names)
+    asked = sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE asked") + (sql.SQL("({})").format(given) if names else sql.SQL(""))
+    try:
+        return cast(dict[str, Any], connection.execute(asked).fetchone()[0][0]["Plan"])
+    finally:
+        connection.execute("DEALLOCATE asked")
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+def test_marks_starts_and_heartbeats_write_no_index_entry_on_postgresql(filled: pg.PostgresqlSession) -> None:
+    """They change no indexed column of a job; where the pages have room, all of them are heap-only updates."""
+    fleet = _Fleet(filled, "hot")
+    fleet.add(4 * BATCH, seconds=3600)
+    fleet.make_every_fourth_due()
+    claims = fleet.claim()
+    published = [(claim, 120.0) for claim in claims]
+    assert fleet.updates_by(lambda: fleet.beat.mark_published(published)) == (BATCH, BATCH)
+    requests = [StartRequest(c.run_id, c.claim_id, c.fence, IDS.one(), 0) for c in claims]
+    assert fleet.updates_by(lambda: fleet.worker.start(requests)) == (BATCH, BATCH)
+    runs = fleet.worker.start(requests).values()
+    assert fleet.updates_by(lambda: fleet.worker.extend([(run, 120.0) for run in runs])) == (BATCH, BATCH)
+
+
+def test_the_cost_of_claiming_one_job_does_not_grow_with_the_table_on_postgresql(filled: pg.PostgresqlSession) -> None:
+    """Counted in pages, which no busy machine can falsify: a larger index may be one level deeper."""
+    fleet = _Fleet(filled, "one")
+    few = fleet.pages_of_a_claim()
+    fleet.add(1_000_000 - JOBS, seconds=3600)
+    many = fleet.pages_of_a_claim()
+    assert few < 60
+    assert many <= few + 6
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """A filled SQLite database, never analysed."""
+    dialect = lite.Sqlite(database_url(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'jobs.db'}"))
+    database = Database(dialect)
+    Store(database).migrate()
+    database.close()
+    session = dialect.connect()
+    connection = cast(Any, session)._connection
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN")
+    numbers = "WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {})"
+    connection.execute(f"""
+        {numbers.format(JOBS)} INSERT INTO Jobs (JobName, TaskName, Schedule, NextRunTime)
+        SELECT 'job-' || n, 'app.task', 'every 60s', strftime('%Y-%m-%d %H:%M:%f000', 'now', (n - 1000) || ' seconds')
+        FROM s""")
+    connection.execute(f"""
+        {numbers.format(RUNS // JOBS)} INSERT INTO JobRuns (RunId, Namespace, JobId, JobName, Kind, ScheduledFor,
+            Attempt, State, PriorState, Fence, CreatedAt, FinishedAt)
+        SELECT printf('%08x-%s', n, substr(j.Id, 10)), 'default', j.Id, j.JobName, 'schedule',
+            strftime('%Y-%m-%d %H:%M:%f000', 'now', -n || ' minutes'), 1, 'success', 'running', n, '', ''
+        FROM s, Jobs AS j""")
+    connection.execute("COMMIT")
+    yield connection
+    session.close()
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed"])
+def connection(file: sqlite3.Connection, request: pytest.FixtureRequest) -> sqlite3.Connection:
+    """The same file twice."""
+    if request.param == "analysed":
+        file.execute("ANALYZE")
+        file.execute("SELECT * FROM sqlite_master")  # a new schema is read again
+    return file
+
+
+@pytest.mark.parametrize("block", STATEMENTS)
+def test_sqlite_goes_by_the_index(connection: sqlite3.Connection, block: str) -> None:
+    """The rows of a batch and small partial indexes are scanned, no table; what is due comes in order."""
+    scalars, indexes = STATEMENTS[block]
+    found = load("sqlite")[block]
+    asked = {block: replace(found, text="EXPLAIN QUERY PLAN " + found.text)}
+    session = lite.SqliteSession(connection, lite.host_clock, asked)
+    steps = [row[3] for row in session.fetch(block, batch(block) if found.columns else None, **scalars)]
+    computed = COMPUTED + ("|SCAN r$" if "r AS MATERIALIZED" in found.text else "")
+    looks = [step for step in steps if re.match("(SCAN|SEARCH) ", step) and not re.match(computed, step)]
+    assert looks
+    for step in looks:
+        assert step.startswith("SEARCH"), steps
+        used = re.search(r"USING (?:COVERING )?INDEX (\w+)", step)
+        name = used[1].lower() if used else ""
+        assert {"sqlite_autoindex_jobs_1": "jobs_pkey", "sqlite_autoindex_jobruns_1": "jobruns_pkey"}.get(
+            name, name
+        ) in (indexes | {"sqlite_autoindex_changes_1"}), steps
+    if block in ("read_due", "read_outbox"):
+        assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+class _Fleet:
+    """A beat and a worker on a namespace of the filled database, and what its server counts."""
+
+    def __init__(self, session: pg.PostgresqlSession, namespace: str) -> None:
+        self._session = session
+        self._namespace = namespace
+        dialect = cast(Any, pg.Postgresql(database_url("postgresql://localhost/none")))
+        dialect.connect = lambda: session  # the server counts what a session did when that session asks for it
+        store = Store(Database(dialect), namespace)
+        self.beat, self.worker = store.for_beat("beat"), store.for_worker("worker")
+        self._planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
+
+    def add(self, count: int, seconds: int = -60) -> None:
+        """Add jobs that are due so many seconds from now, and a second apart."""
+        self._session.script(f"""
+            INSERT INTO Jobs (JobName, TaskName, Schedule, NextRunTime, Namespace)
+            SELECT 'job-' || n || '{IDS.one()}', 'app.task', 'every 60s', now() + ({seconds} + n % 50) * interval '1s',
+                '{self._namespace}'
+            FROM generate_series(1, {count}) AS n""")
+
+    def make_every_fourth_due(self) -> None:
+        """Let some of the jobs be due: not all those of a page at once."""
+        self._session.script(f"""
+            UPDATE Jobs SET NextRunTime = now() - interval '1s'
+            FROM (SELECT Id, row_number() OVER (ORDER BY ctid) AS n FROM Jobs
+                WHERE Namespace = '{self._namespace}') AS s
+            WHERE Jobs.Id = s.Id AND n % 4 = 0""")
+
+    def claim(self) -> list[Claim]:
+        """Claim a batch of what is due."""
+        return self.beat.claim(self._planner, BATCH, 15.0).claims
+
+    def updates_by(self, work: Callable[[], object]) -> tuple[int, ...]:
+        """The updates of jobs that this makes: all of them, and those that are heap-only."""
+        self._session.script("VACUUM Jobs")
+        text = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
+        before = self._counted(text, "jobs")
+        work()
+        return tuple(later - sooner for sooner, later in zip(before, self._counted(text, "jobs"), strict=True))
+
+    def pages_of_a_claim(self) -> int:
+        """How many pages of tables and indexes the claim of one job needs."""
+        self.add(1)
+        assert len(self.claim()) == 1  # the first one fills the caches of the session
+        self.add(1)
+        before = self._pages()
+        assert len(self.claim()) == 1
+        return self._pages() - before
+
+    def _pages(self) -> int:
+        text = "SELECT heap_blks_read + heap_blks_hit, idx_blks_read + idx_blks_hit FROM pg_statio_user_tables"
+        return sum(self._counted(text, "jobs")) + sum(self._counted(text, "jobruns"))
+
+    def _counted(self, text: str, table: str) -> tuple[int, ...]:
+        connection = cast(Any, self._session._connection)
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        return tuple(connection.execute(f"{text} WHERE relname = '{table}'").fetchone())
