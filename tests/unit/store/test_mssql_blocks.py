@@ -1,0 +1,140 @@
+"""The T-SQL files say the same as those of PostgreSQL, and keep to what every block for SQL Server must keep to."""
+
+import re
+
+import pytest
+
+from celery_sqlbeat.store.migrations import creation_script, migrations
+from celery_sqlbeat.store.mssql_batch import CLOCK, PARAMETERS, batch_of, split_batches
+from celery_sqlbeat.store.statements import Block, load, sql_folder
+
+BLOCKS = load("mssql")
+OTHER = load("postgresql")
+BATCHES = sorted(name for name, block in BLOCKS.items() if block.columns)
+TYPES = {
+    "text": {"nvarchar", "varchar"},
+    "uuid": {"uniqueidentifier"},
+    "bigint": {"bigint"},
+    "integer": {"int"},
+    "smallint": {"bit"},
+    "float8": {"float"},
+    "timestamptz": {"datetime2"},
+}
+
+A_TYPE = "|".join(sorted(TYPES.keys() | {name for names in TYPES.values() for name in names} | {"tinyint", "double"}))
+
+
+def code(block: Block) -> str:
+    """The block without its comments and its texts."""
+    return re.sub(r"'[^']*'", "''", re.sub(r"--.*", "", block.text))
+
+
+def declared(block: Block) -> set[str]:
+    """The variables that the block makes for itself."""
+    return set(re.findall(rf"(?:DECLARE|,) @(\w+) (?:{A_TYPE}|TABLE)\b", code(block)))
+
+
+def test_both_databases_have_the_same_blocks() -> None:
+    assert BLOCKS.keys() == OTHER.keys()
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_has_the_same_columns_of_like_types(name: str) -> None:
+    assert BLOCKS[name].columns == OTHER[name].columns
+    for ours, theirs in zip(BLOCKS[name].types, OTHER[name].types, strict=True):
+        assert ours.partition("(")[0] in TYPES[theirs]
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_is_read_as_its_header_says(name: str) -> None:
+    block = BLOCKS[name]
+    written = list(zip(block.columns, block.types, map(str, range(len(block.columns))), strict=True))
+    found = re.findall(r"OPENJSON\(@rows\) WITH \((.*?)\) AS \w+$", block.text, re.DOTALL | re.MULTILINE)
+    assert found
+    for one in found:
+        read = re.findall(r"(\w+) ([\w()]+) '\$\[(\d+)\]'", one)
+        assert read == written or (set(read) < set(written) and len(found) > 1)
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_every_variable_is_declared_or_a_parameter_and_never_both(name: str) -> None:
+    block = BLOCKS[name]
+    used = set(re.findall(r"(?<!@)@(\w+)", code(block)))
+    options = {"Resource", "LockMode", "LockOwner", "LockTimeout"}  # of sp_getapplock
+    assert not declared(block) & PARAMETERS.keys()
+    assert used - options - declared(block) <= PARAMETERS.keys()
+    assert ("rows" in used) == bool(block.columns)
+
+
+def test_every_parameter_is_used() -> None:
+    assert {name for block in BLOCKS.values() for name in batch_of(block, CLOCK).names} == PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_a_block_keeps_to_what_triggers_plans_and_clusters_allow(name: str) -> None:
+    text = code(BLOCKS[name])
+    for word in ("MERGE", "WAITFOR", "ALTER DATABASE", "CREATE OR ALTER", "PERCENT", "NOLOCK", "GETUTCDATE", "GETDATE"):
+        assert not re.search(rf"\b{word}\b", text), word
+    # A bare OUTPUT is refused by a table with a trigger (error 334).
+    assert len(re.findall(r"\bOUTPUT\b", text)) == len(re.findall(r"\bOUTPUT\b[^;]*?\bINTO\s+@", text))
+    assert not re.search(r"\b(?:FROM|JOIN|INTO|UPDATE) (?:Jobs|JobRuns|Nodes|Changes|Releases|StoreInfo)\b", text)
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_a_block_looks_at_the_clock_once_and_first(name: str) -> None:
+    text = BLOCKS[name].text
+    assert text.count(CLOCK) == text.count("@now datetime2(6) = " + CLOCK) <= 1
+    if CLOCK in text:
+        assert text.startswith("DECLARE @now")
+
+
+def columns(database: str) -> dict[str, list[str]]:
+    """The columns of each table in their order, without keys and computed ones that only one database has."""
+    found: dict[str, list[str]] = {}
+    for line in re.sub(r"--.*", "", migrations(database)[0].text).splitlines():
+        if table := re.search(r"CREATE TABLE (?:dbo\.)?(\w+)", line):
+            found[table[1]] = []
+        elif (column := re.match(rf"\s+(\w+) (?:{A_TYPE})\b", line)) and "GENERATED" not in line:
+            list(found.values())[-1].append(column[1])
+    return {table: [name for name in names if name != "Seq"] for table, names in found.items()}
+
+
+def test_the_tables_have_the_same_columns() -> None:
+    assert columns("mssql") == columns("postgresql")
+    assert "DueAt" in columns("mssql")["JobRuns"]
+
+
+def test_the_legal_transitions_are_written_alike() -> None:
+    ours, theirs = (
+        re.findall(r"State = '(\w+)' AND PriorState IN \((.*?)\)", migrations(database)[0].text)
+        for database in ("mssql", "postgresql")
+    )
+    assert ours == theirs != []
+
+
+def test_the_schema_may_be_created_twice() -> None:
+    for batch in split_batches(migrations("mssql")[0].text):
+        text = re.sub(r"^--.*\n", "", batch, flags=re.MULTILINE).strip()
+        assert text.startswith(("SET ", "IF OBJECT_ID(", "IF NOT EXISTS (")) or "WHERE NOT EXISTS" in text, text[:80]
+
+
+def test_the_creation_script_needs_no_parameter() -> None:
+    for batch in split_batches(creation_script("mssql")):
+        assert set(re.findall(r"@(\w+)", batch)) <= {"now"}
+
+
+@pytest.mark.parametrize("script", ["seed", "grants", "cleanup"])
+@pytest.mark.parametrize("database", ["mssql", "postgresql", "sqlite"])
+def test_every_database_has_its_scripts(database: str, script: str) -> None:
+    text = (sql_folder(database) / f"{script}.sql").read_text(encoding="utf-8")
+    assert text.startswith("-- ") and text.endswith("\n")
+
+
+@pytest.mark.parametrize("database", ["mssql", "postgresql", "sqlite"])
+def test_cleaning_up_and_granting_forget_no_table(database: str) -> None:
+    tables = {*re.findall(r"CREATE TABLE (?:dbo\.)?(\w+)", migrations(database)[0].text), "SchemaMigrations"}
+    cleanup = (sql_folder(database) / "cleanup.sql").read_text(encoding="utf-8")
+    grants = (sql_folder(database) / "grants.sql").read_text(encoding="utf-8")
+    for table in tables:
+        assert re.search(rf"^DROP TABLE IF EXISTS\b.*\b{table}\b", cleanup, re.MULTILINE)
+        assert database == "sqlite" or re.search(rf"^GRANT SELECT.*\b{table}\b", grants, re.MULTILINE)

@@ -1,0 +1,255 @@
+"""How a SQL Server is reached: the connection string, the driver, the session's settings, and no secret shown."""
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyodbc
+import pytest
+
+from celery_sqlbeat.errors import DriverMissing
+from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.mssql import Mssql, _result
+from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
+from celery_sqlbeat.url import database_url
+
+DRIVER = "ODBC Driver 18 for SQL Server"
+
+
+def pairs(text: str, driver: Callable[[], str] = lambda: DRIVER) -> dict[str, str]:
+    written = odbc_pairs(connection_string(database_url(text), driver))
+    assert written is not None
+    return {pair.key: pair.value for pair in reversed(written)}  # of two equal keywords the first counts
+
+
+def no_driver() -> str:
+    raise AssertionError("the driver was looked for")
+
+
+def test_a_url_connects_encrypted_verified_and_without_the_drivers_own_retries() -> None:
+    found = pairs("mssql://sa:secret@db/shop")
+    assert found["driver"] == DRIVER and found["server"] == "tcp:db" and found["database"] == "shop"
+    assert (found["uid"], found["pwd"]) == ("sa", "secret")
+    assert (found["encrypt"], found["trustservercertificate"], found["connectretrycount"]) == ("yes", "no", "0")
+
+
+def test_a_url_without_a_user_names_none() -> None:
+    assert not {"uid", "pwd"} & pairs("mssql://shop.database.windows.net/shop").keys()
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("mssql://db:1434/shop", "tcp:db,1434"),
+        ("mssql://db/prod/shop", "tcp:db\\prod"),
+        ("mssql://db:1434/prod/shop", "tcp:db\\prod,1434"),
+    ],
+)
+def test_a_url_may_name_port_and_instance(url: str, server: str) -> None:
+    assert pairs(url)["server"] == server
+
+
+@pytest.mark.parametrize("password", ["a;b", "a}b", "{a}", "}}", "a=b;Encrypt=no", "x y", "'\"", "pässwört", "a{b"])
+def test_whatever_a_password_holds_stays_in_it(password: str) -> None:
+    found = pairs(f"mssql://sa:{quote(password, safe='')}@db/shop")
+    assert (found["pwd"], found["encrypt"]) == (password, "yes")
+
+
+def test_an_option_wins_over_the_default_in_any_case() -> None:
+    found = pairs("mssql://db/shop?encrypt=strict&CONNECTRETRYCOUNT=2&Driver=FreeTDS", no_driver)
+    assert (found["encrypt"], found["connectretrycount"], found["driver"]) == ("strict", "2", "FreeTDS")
+
+
+def test_a_raw_string_stays_as_it_is_and_is_completed() -> None:
+    text = "Driver={X};Server=db,1433;UID=sa;PWD={a;b};Encrypt=no;"
+    string = connection_string(database_url("mssql+odbc:" + text), no_driver)
+    assert string.startswith("Driver={X};Server=db,1433;UID=sa;PWD={a;b};Encrypt=no;")
+    found = pairs("mssql+odbc:" + text)
+    assert (found["encrypt"], found["connectretrycount"], found["app"]) == ("no", "0", "celery-sqlbeat")
+
+
+def test_a_raw_string_without_a_driver_gets_one() -> None:
+    assert pairs("mssql+odbc:Server=db;Database=shop")["driver"] == DRIVER
+
+
+def test_what_a_data_source_says_about_encryption_holds() -> None:
+    found = pairs("mssql+odbc:DSN=shop;UID=sa;PWD=x", no_driver)
+    assert not {"driver", "encrypt"} & found.keys()
+    assert found["connectretrycount"] == "0"
+
+
+def library(folder: Path, *parts: str) -> str:
+    path = folder.joinpath(*parts)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return str(path)
+
+
+def test_an_installed_driver_is_preferred_and_the_newest_of_them() -> None:
+    known = ["SQLite3", "ODBC Driver 17 for SQL Server", DRIVER]
+    assert find_driver(lambda: known, libraries=no_folder) == DRIVER
+    assert find_driver(lambda: known[:2], libraries=no_folder) == known[1]
+
+
+def no_folder() -> Path | None:
+    raise AssertionError("the wheel was looked for")
+
+
+@pytest.mark.parametrize(
+    ("machine", "family", "parts"),
+    [
+        ("x86_64", "rhel", ("rhel", "x86_64")),
+        ("AMD64", "debian_ubuntu", ("debian_ubuntu", "x86_64")),
+        ("aarch64", "alpine", ("debian_ubuntu", "arm64")),  # the wheel for this libc holds no such family
+    ],
+)
+def test_the_wheel_gives_the_library_of_the_platform(
+    tmp_path: Path, machine: str, family: str, parts: tuple[str, str]
+) -> None:
+    name = "libmsodbcsql-18.6.so.2.1"
+    for other in ("debian_ubuntu", "rhel"):
+        for arch in ("x86_64", "arm64"):
+            if (other, arch) != parts:
+                library(tmp_path, "linux", other, arch, "lib", name)
+    wanted = library(tmp_path, "linux", *parts, "lib", name)
+    assert find_driver(list, "Linux", machine, family, lambda: tmp_path) == wanted
+
+
+def test_the_wheel_gives_the_library_for_a_mac(tmp_path: Path) -> None:
+    wanted = library(tmp_path, "macos", "arm64", "lib", "libmsodbcsql.18.dylib")
+    assert find_driver(list, "Darwin", "arm64", None, lambda: tmp_path) == wanted
+
+
+@pytest.mark.parametrize(
+    ("system", "command"),
+    [("Linux", "pip install mssql-python-odbc"), ("Windows", "winget install Microsoft.msodbcsql.18")],
+)
+def test_a_missing_driver_is_an_error_with_the_command_that_helps(system: str, command: str) -> None:
+    with pytest.raises(DriverMissing, match=command):
+        find_driver(list, system, "x86_64", "rhel", lambda: None)
+
+
+class FakeCursor:
+    description: Any = None
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def execute(self, text: str, *_: object) -> "FakeCursor":
+        self._log.append(text)
+        return self
+
+    def nextset(self) -> bool:
+        return False
+
+
+class FakeConnection:
+    def __init__(self, fail: bool = False) -> None:
+        self.log: list[str] = []
+        self.timeout = 0
+        self.closed = False
+        self._fail = fail
+
+    def cursor(self) -> FakeCursor:
+        return FakeCursor(self.log)
+
+    def execute(self, text: str) -> FakeCursor:
+        if self._fail:
+            raise pyodbc.OperationalError("08S01", "[08S01] broken (0) (SQLExecDirectW)")
+        return FakeCursor(self.log).execute(text)
+
+    def add_output_converter(self, kind: int, function: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_session_has_its_settings_and_time_outs() -> None:
+    made, asked = FakeConnection(), []
+
+    def connect(string: str, **settings: Any) -> Any:
+        asked.append((string, settings))
+        return made
+
+    url = database_url(f"mssql://db/shop?driver={DRIVER.replace(' ', '%20')}")
+    Mssql(url, 2.5, connect=connect, attrs_before=lambda: {1256: b"token"}).connect()
+    [(string, settings)] = asked
+    assert settings == {"autocommit": True, "timeout": 3, "attrs_before": {1256: b"token"}}
+    assert f"Driver={{{DRIVER}}}" in string
+    assert made.timeout == 3 and not pyodbc.pooling
+    for setting in ("XACT_ABORT", "ARITHABORT", "QUOTED_IDENTIFIER", "LOCK_TIMEOUT 1250", "READ COMMITTED"):
+        assert setting in made.log[0]
+
+
+def test_a_connection_that_breaks_at_once_is_closed() -> None:
+    made = FakeConnection(fail=True)
+    with pytest.raises(pyodbc.OperationalError):
+        Mssql(database_url("mssql://db/shop?driver=x"), connect=lambda *_, **__: made).connect()
+    assert made.closed
+
+
+def test_a_migration_waits_longer_and_only_until_its_end() -> None:
+    made = FakeConnection()
+    session = Mssql(database_url("mssql://db/shop?driver=x"), connect=lambda *_, **__: made).connect()
+    session.begin()
+    session._cursors["migration_lock"] = FakeCursor(made.log)
+    session.migration_lock()
+    assert made.timeout == 0 and "SET LOCK_TIMEOUT 600000" in made.log
+    session.commit()
+    assert made.timeout == 5 and made.log[-1] == "SET LOCK_TIMEOUT 2500"
+
+
+def test_an_error_is_explained_in_one_line_without_a_secret() -> None:
+    dialect = Mssql(database_url("mssql://sa:hidd3n;x@db/shop".replace(";", "%3B")))
+    error = pyodbc.Error("08001", "[08001] cannot connect with\n PWD={hidd3n;x} (0) (SQLDriverConnect)")
+    assert "hidd3n" not in dialect.explain(error) and "\n" not in dialect.explain(error)
+    assert dialect.explain(error).startswith("[08001] cannot connect with PWD=***")
+
+
+@pytest.mark.parametrize("error", [pyodbc.Error(), pyodbc.ProgrammingError("no state"), ValueError()])
+def test_an_error_without_a_number_is_fatal(error: Exception) -> None:
+    assert Mssql(database_url("mssql://db/shop")).classify(error) is Fault.FATAL
+
+
+def test_an_error_is_classified_whatever_its_class() -> None:
+    text = "[40001] [Microsoft][SQL Server]deadlock (1205) (SQLExecDirectW)"
+    for kind in (pyodbc.Error, pyodbc.ProgrammingError, pyodbc.OperationalError):
+        assert Mssql(database_url("mssql://db/shop")).classify(kind("40001", text)) is Fault.DEADLOCK
+
+
+class ResultCursor:
+    """An answer of several parts, as the driver gives it."""
+
+    def __init__(self, *parts: tuple[Any, list[tuple[Any, ...]]]) -> None:
+        self._parts = list(parts)
+
+    @property
+    def description(self) -> Any:
+        return self._parts[0][0]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self._parts[0][1]
+
+    def nextset(self) -> bool:
+        del self._parts[0]
+        if self._parts and self._parts[0][0] == "error":
+            raise pyodbc.Error("23000", "[23000] late (547) (SQLMoreResults)")
+        return bool(self._parts)
+
+
+def test_counts_before_a_result_are_stepped_over_and_instants_are_in_utc() -> None:
+    naive = datetime(2027, 1, 1, tzinfo=timezone.utc).replace(tzinfo=None)
+    described = [("Now", datetime, None, None, None, None, None), ("Fence", int, None, None, None, None, None)]
+    cursor = ResultCursor((None, []), (described, [(naive, 7), (None, 8)]))
+    first, second = _result(cursor)
+    assert first[0].isoformat() == "2027-01-01T00:00:00+00:00"
+    assert (first[1], second) == (7, (None, 8))
+
+
+def test_an_error_behind_a_result_is_not_missed() -> None:
+    with pytest.raises(pyodbc.Error, match="late"):
+        _result(ResultCursor(([], []), ("error", [])))
