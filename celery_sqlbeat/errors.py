@@ -50,6 +50,10 @@ class DatabaseAway(StoreError):
     """The database cannot be reached for now; trying again later may help."""
 
 
+class BrokerAway(SqlbeatError):
+    """The broker cannot be reached for now; trying again later may help."""
+
+
 class DriverMissing(StoreError):
     """The driver of this kind of database is not installed."""
 

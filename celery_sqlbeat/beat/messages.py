@@ -1,0 +1,35 @@
+"""What a message says about the claim that it carries. Pure. The claim id stands in the header and nowhere else."""
+
+from typing import Any
+
+from celery_sqlbeat.model import Claim
+
+VERSION = 1  # of the header; a worker leaves a message alone whose version it does not know
+LONGEST_NAME = 200  # characters of a job's name in argsrepr, which Celery keeps below a thousand
+
+
+def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
+    """The headers that tell a worker which claim it is about to start, and the ecosystem who sent the message."""
+    return {
+        "sqlbeat": {
+            "v": VERSION,
+            "store": store_id,
+            "namespace": namespace,
+            "run": claim.run_id,
+            "claim": claim.claim_id,
+            "fence": claim.fence,
+        },
+        "celery_beat_task": True,
+        "periodic_task_name": claim.job_name,
+    }
+
+
+def options(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
+    """The options of the job as `apply_async` takes them: the run is the task's id, the claim is in the headers."""
+    headers = {**(claim.options.get("headers") or {}), **header(claim, store_id, namespace)}
+    return {**claim.options, "task_id": claim.run_id, "headers": headers}
+
+
+def label(claim: Claim) -> str:
+    """What follows the arguments in argsrepr, for people. It is a comment, so that the text still reads as Python."""
+    return f"  # {' '.join(claim.job_name.split())[:LONGEST_NAME]}, attempt {claim.slot.attempt}"

@@ -1,0 +1,101 @@
+"""Publishing: a batch of claims becomes messages that the broker confirms, each within its time or not at all."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from celery_sqlbeat.beat.brokers import Broker
+from celery_sqlbeat.beat.outlets import Outlet, one_line
+from celery_sqlbeat.beat.sending import Sender
+from celery_sqlbeat.model import Claim
+
+T = TypeVar("T")
+
+_FLUSH_SECONDS = 0.2  # messages that are slow to make do not wait for each other longer than that
+_TIME_UP = "no time was left to publish it"
+
+
+class Sent(NamedTuple):
+    """A message that the broker has."""
+
+    claim: Claim
+    queue: str | None
+    """None where an exchange alone decides on the queue."""
+    wait_seconds: float
+    """So long its countdown or eta holds it back."""
+
+
+class Published(NamedTuple):
+    """What became of a batch. What failed may have reached the broker all the same, only nobody heard of it."""
+
+    confirmed: list[Sent]
+    failed: list[tuple[Claim, str]]
+
+
+class Publisher:
+    """Publishes what stock beat would send for the same entry, with the claim in the headers and the run as task id."""
+
+    def __init__(
+        self,
+        app: Any,
+        apply_entry: Callable[..., Any] | None = None,
+        entry_of: Callable[[Claim], Any] | None = None,
+        patience: float = 5.0,
+    ) -> None:
+        """`apply_entry` and `entry_of` are the scheduler's; `patience` is how long one answer of Redis may take."""
+        self._broker = Broker(app, patience)
+        self._sender = Sender(app, apply_entry, entry_of)
+
+    def identify(self, store_id: str, namespace: str) -> None:
+        """Say for whom the messages are; workers on another store or namespace return them."""
+        self._sender.store_id, self._sender.namespace = store_id, namespace
+
+    def connect(self, seconds: float) -> None:
+        """Be connected to the broker within so many seconds, or raise BrokerAway."""
+        self._broker.connect(seconds)
+
+    def publish(self, claims: Sequence[Claim], until: float) -> Published:
+        """Publish each of the claims; returns before `until`, an instant of the monotonic clock."""
+        outlet = self._broker.outlet
+        if outlet is None:
+            return Published([], [(claim, "the broker is not connected") for claim in claims])
+        outlet.until = until
+        self._sender.sit(outlet)
+        sent, failures = self._send_all(claims, outlet)
+        failures.update(outlet.settle())
+        if outlet.broken is None:
+            self._broker.answered()
+        confirmed = [each for each in sent if each.claim.run_id not in failures]
+        return Published(confirmed, [(each, failures[each.run_id]) for each in claims if each.run_id in failures])
+
+    def _send_all(self, claims: Iterable[Claim], outlet: Outlet) -> tuple[list[Sent], dict[str, str]]:
+        sent: list[Sent] = []
+        failures: dict[str, str] = {}
+        last_flush = time.monotonic()
+        for claim in claims:
+            now = time.monotonic()
+            if outlet.broken is not None or now + outlet.reserve >= outlet.until:
+                failures[claim.run_id] = outlet.broken or _TIME_UP
+                continue
+            try:
+                queue, wait_seconds = self._sender.send(claim, outlet)
+            except Exception as error:
+                failures[claim.run_id] = one_line(error)
+            else:
+                sent.append(Sent(claim, queue, wait_seconds))
+            if now - last_flush > _FLUSH_SECONDS:
+                outlet.flush()
+                last_flush = time.monotonic()
+        return sent, failures
+
+    def queue_of(self, claim: Claim) -> str | None:
+        """The queue that the message of this claim goes to; None where an exchange decides, or no queue is known."""
+        return self._sender.queue_of(claim)
+
+    def watch(self, send: Callable[[], T]) -> T:
+        """For the scheduler's `apply_async`: call what sends an entry, and remember whether it raised."""
+        return self._sender.watch(send)
+
+    def close(self) -> None:
+        """Close the connection; it is opened again by the next `connect`."""
+        self._broker.close()

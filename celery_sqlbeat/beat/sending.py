@@ -1,0 +1,185 @@
+"""One claim becomes one message, in the cheapest of the ways that give what stock beat would send.
+
+A likeness where Celery's functions are untouched and nobody listens; Celery's `send_task` where somebody does;
+`apply_async` where a task or a tool has its own; the scheduler's `apply_entry` where a tool sits there.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
+
+import celery
+import celery.beat
+from celery import signals
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from celery_sqlbeat.beat import messages
+from celery_sqlbeat.beat.likeness import (
+    LONGEST_LIFE,
+    MOST_KINDS,
+    Key,
+    Likeness,
+    Sitting,
+    key_of,
+    likeness,
+    queue_name,
+    routes_by_name_alone,
+)
+from celery_sqlbeat.beat.outlets import Outlet
+from celery_sqlbeat.beat.untouched import Quiet, is_stock_app, is_stock_scheduler, is_stock_task
+from celery_sqlbeat.errors import SqlbeatError
+from celery_sqlbeat.model import Claim
+
+T = TypeVar("T")
+
+
+class NotSent(SqlbeatError):
+    """A message was not handed to the broker."""
+
+
+class Destination(NamedTuple):
+    """Where a message went, and how long it waits there by its own countdown or eta."""
+
+    queue: str | None
+    wait_seconds: float
+
+
+class Sender:
+    """Gives one message after the other to an outlet."""
+
+    def __init__(
+        self,
+        app: Any,
+        apply_entry: Any = None,
+        entry_of: Any = None,
+    ) -> None:
+        self.store_id = self.namespace = ""
+        self._app, self._quiet = app, Quiet(app)
+        self._apply_entry, self._entry_of = apply_entry, entry_of
+        self._outlet: Outlet | None = None
+        self._likenesses: dict[Key | None, Likeness] = {}
+        self._born = 0.0
+        self._raised: Exception | None = None
+        self._watched = False
+
+    def sit(self, outlet: Outlet) -> None:
+        """Prepare for a batch: what holds for all of its messages is found out once."""
+        app, conf = self._app, self._app.conf
+        self._sitting = Sitting(app)
+        self._logs = celery.beat.logger.isEnabledFor(20)
+        self._is_hooked = self._entry_of is not None and not is_stock_scheduler(self._apply_entry)
+        self._is_stock = is_stock_app(app, outlet.producer)
+        heard = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+        self._learns = (
+            self._is_stock
+            and not any(signal.receivers for signal in heard)
+            and not conf.task_send_sent_event
+            and conf.task_protocol == 2
+            and routes_by_name_alone(app)
+        )
+        now = time.monotonic()
+        if outlet is not self._outlet or outlet.returned or now - self._born > LONGEST_LIFE:
+            self._likenesses.clear()
+            self._outlet, outlet.returned, self._born = outlet, False, now
+
+    def send(self, claim: Claim, outlet: Outlet) -> Destination:
+        """Hand the message of a claim to the outlet, or raise."""
+        label = messages.label(claim)
+        if self._is_hooked:
+            outlet.begin(claim.run_id, label)
+            self._send_entry(claim, outlet)
+            return self._destination(outlet)
+        if self._logs:
+            celery.beat.info("Scheduler: Sending due task %s (%s)", claim.job_name, claim.task_name)
+        args = celery.beat._evaluate_entry_args(claim.args)
+        kwargs = celery.beat._evaluate_entry_kwargs(claim.kwargs)
+        key = key_of(claim) if self._learns else None
+        like = self._likenesses.get(key)
+        if like is not None:
+            own = messages.header(claim, self.store_id, self.namespace)
+            self._sitting.post(outlet, like, claim, args, kwargs, own, label)
+            return Destination(like.queue, like.seconds[0] or 0.0)
+        outlet.begin(claim.run_id, label)
+        self._send_first(claim, outlet, args, kwargs, key)
+        return self._destination(outlet)
+
+    def _send_first(
+        self, claim: Claim, outlet: Outlet, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
+    ) -> None:
+        options = messages.options(claim, self.store_id, self.namespace)
+        task = self._app.tasks.get(claim.task_name)
+        if not self._is_stock or not is_stock_task(self._app, task):
+            if task is None:
+                self._app.send_task(claim.task_name, args, kwargs, producer=outlet.producer, **options)
+            else:
+                task.apply_async(args, kwargs, producer=outlet.producer, **options)
+            return
+        check = task.__header__ if task is not None and task.typing else None
+        if task is not None:
+            options = _as_apply_async_merges(task, options)
+            if check is not None:
+                check(*args, **kwargs)
+        celery.Celery.send_task(
+            self._quiet,
+            claim.task_name,
+            args,
+            kwargs,
+            producer=outlet.producer,
+            task_type=task,
+            result_cls=lambda task_id: SimpleNamespace(id=task_id),
+            **options,
+        )
+        if key is not None and len(self._likenesses) < MOST_KINDS:
+            like = likeness(outlet, options, check, self._app.conf.task_serializer)
+            if like is not None:
+                self._likenesses[key] = like
+
+    def _send_entry(self, claim: Claim, outlet: Outlet) -> None:
+        entry = self._entry_of(claim)
+        entry.options = messages.options(claim, self.store_id, self.namespace)
+        self._watched, self._raised = False, None
+        self._apply_entry(entry, producer=outlet.producer)
+        if self._raised is not None:
+            raise self._raised
+        if not self._watched and outlet.first is None:
+            raise NotSent("apply_entry sent nothing")
+
+    def watch(self, send: Callable[[], T]) -> T:
+        """Call what the scheduler sends an entry with. Celery's `apply_entry` only logs what it raises."""
+        self._watched = True
+        try:
+            return send()
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def _destination(self, outlet: Outlet) -> Destination:
+        if outlet.first is None:
+            return Destination(None, 0.0)
+        eta = outlet.first.headers.get("eta")
+        return Destination(queue_name(outlet.first.options), self._wait_seconds(eta))
+
+    def _wait_seconds(self, eta: Any) -> float:
+        if not eta:
+            return 0.0
+        at = maybe_make_aware(maybe_iso8601(eta), self._app.timezone)
+        return max(0.0, float((at - self._app.now()).total_seconds()))
+
+    def queue_of(self, claim: Claim) -> str | None:
+        """The queue that the message of this claim goes to; None where that is decided elsewhere, or unknown."""
+        task = self._app.tasks.get(claim.task_name)
+        try:
+            options = {**(task._get_exec_options() if task else {}), **claim.options}
+            exchange = options.get("exchange")
+            routed = self._app.amqp.router.route(options, claim.task_name, claim.args, claim.kwargs, task)
+        except Exception:  # the router may be anybody's
+            return None
+        queue = routed.get("queue")
+        return None if exchange else getattr(queue, "name", queue)
+
+
+def _as_apply_async_merges(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**task._get_exec_options(), **options}
+    merged.setdefault("ignore_result", task.ignore_result)
+    return merged
