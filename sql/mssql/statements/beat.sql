@@ -268,7 +268,7 @@ SELECT Id FROM @changed;
 -- name: read_claims
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier
 -- After a commit without an answer: a row means that it did commit.
-SELECT r.RunId
+SELECT p.run_id
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', claim_id uniqueidentifier '$[1]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id
 OPTION (LOOP JOIN, FORCE ORDER);

@@ -1,4 +1,5 @@
 -- What a beat reads and writes to bring its beat_schedule into the table. Batches, locks and the clock as in beat.sql.
+-- Rows are changed by their ids alone, which the same transaction has read as the owner's own.
 
 -- name: lock_releases
 -- Imports of one owner come one after the other; the lock ends with the transaction. The name of a lock is shorter than
@@ -149,7 +150,7 @@ FROM OPENJSON(@rows) WITH (
     next_run_time datetime2(6) '$[9]'
 ) AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner AND j.DeleteRequested = 0
+WHERE j.DeleteRequested = 0
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;
@@ -165,7 +166,7 @@ SET Enabled = 0, DisabledReason = @reason, Version = j.Version + 1, UpdatedAt = 
 OUTPUT inserted.Id INTO @changed (Id)
 FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner AND j.Enabled = 1
+WHERE j.Enabled = 1
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;

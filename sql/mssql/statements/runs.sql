@@ -200,7 +200,7 @@ SELECT RunId FROM @closed;
 -- name: read_endings
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, state varchar(20)
 -- After a commit without an answer: a row means that this ending did commit.
-SELECT r.RunId
+SELECT p.run_id
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
     claim_id uniqueidentifier '$[1]',
