@@ -1,4 +1,5 @@
 -- What a beat reads and writes to bring its beat_schedule into the table. The clock as in beat.sql.
+-- Rows are changed by their ids alone, which the same transaction has read as the owner's own.
 
 -- name: lock_releases
 -- Imports of one owner come one after the other; the lock ends with the transaction.
@@ -110,9 +111,7 @@ UPDATE Jobs SET
     Version = Jobs.Version + 1,
     UpdatedAt = statement_timestamp()
 FROM p
-WHERE
-    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Namespace = :namespace AND Jobs.CodeOwner = :code_owner
-    AND Jobs.DeleteRequested = 0
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.DeleteRequested = 0
 RETURNING Id;
 
 -- name: leave_code_jobs
@@ -122,9 +121,7 @@ WITH p (job_id) AS (:rows)
 
 UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Jobs.Version + 1, UpdatedAt = statement_timestamp()
 FROM p
-WHERE
-    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Namespace = :namespace AND Jobs.CodeOwner = :code_owner
-    AND Jobs.Enabled = 1
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Enabled = 1
 RETURNING Id;
 
 -- name: read_code_owners
