@@ -379,7 +379,9 @@ class Walk(RuleBasedStateMachine):
     @rule(chosen=st.lists(picks, min_size=1, max_size=5), worker=st.integers(0, 1))
     def a_worker_extends(self, chosen: list[int], worker: int) -> None:
         runs = list({key_of(run): run for run in (recent(self.runs, pick) for pick in chosen)}.values())
-        runs = list({run.run_id: run for run in runs}.values())
+        self.extend(list({run.run_id: run for run in runs}.values()), worker)
+
+    def extend(self, runs: list[StartedRun], worker: int) -> None:
         mine = [run for run in runs if self.holds(run)]
         with self.answer(bool(mine)):
             lost = self.workers[worker].extend([(run, LEASE) for run in runs])
@@ -438,6 +440,28 @@ class Walk(RuleBasedStateMachine):
         for lease in self.ended(1):
             self.deal_with(lease, 1)
         self.everything_works(worker)
+
+    @rule(seconds=st.sampled_from([16, 121]))
+    def workers_extend_just_in_time(self, seconds: float) -> None:
+        """A beat has seen leases end; before it takes them, those who live extend them."""
+        self.pass_time(seconds)
+        seen = self.ended(0)
+        held = [run for run in {run.run_id: run for run in self.runs}.values() if self.holds(run)]
+        self.extend(held, 0)
+        for lease in seen:
+            self.deal_with(lease, 0)
+
+    @rule(seconds=st.sampled_from([16, 121]), slept=st.sampled_from([0, 121]))
+    def workers_start_just_in_time(self, seconds: float, slept: float) -> None:
+        """A beat has seen deadlines pass; before it deals with them, the messages are taken, and perhaps lost again."""
+        self.pass_time(seconds)
+        seen = self.ended(0)
+        for claim in [claim for claim in self.claims if self.claim_is_held(claim)]:
+            self.requests.append(self.world.request(claim))
+            self.ask(self.requests[-1], 0)
+        self.pass_time(slept)
+        for lease in seen:
+            self.deal_with(lease, 0)
 
     @rule()
     def the_dead_speak(self) -> None:
@@ -565,21 +589,22 @@ class Walk(RuleBasedStateMachine):
     def check_grid(self, job: Row, slots: Mapping[Slot, list[Row]]) -> None:
         """G2: runs and gaps cover the minutes from the first to the latest, each of them once."""
         covered: list[datetime] = []
-        on_the_way = False
+        on_the_way: list[datetime] = []
         for (name, at, kind), rows in slots.items():
             if name == job["jobname"] and kind == "schedule":
                 covered += [at + minute * MINUTE for minute in range(rows[-1]["slotcount"])]
                 last_slot = as_instant(rows[-1]["lastslot"])
                 assert last_slot is None or last_slot == covered[-1]
-                on_the_way = on_the_way or text(job["runid"]) == text(rows[-1]["runid"])
-                on_the_way = on_the_way or (
-                    job["retryat"] is not None and text(job["retryrunid"]) == text(rows[-1]["runid"])
-                )
+                waits = job["retryat"] is not None and text(job["retryrunid"]) == text(rows[-1]["runid"])
+                if rows[-1]["advances"] and (waits or text(job["runid"]) == text(rows[-1]["runid"])):
+                    on_the_way.append(at)
         covered.sort()
         assert covered == [NOON + minute * MINUTE for minute in range(len(covered))], "G2: a hole or an overlap"
         following = as_instant(job["nextruntime"])
         assert following is not None
-        if not on_the_way:
+        if on_the_way:
+            assert following <= min(on_the_way), "a slot that has not ended moved the next run"
+        else:
             assert following == NOON + len(covered) * MINUTE, "G2: slots were passed over in silence"
 
     def teardown(self) -> None:
