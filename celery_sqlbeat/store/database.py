@@ -46,7 +46,7 @@ class Database:
         rnd: Callable[[], float] = random.random,
     ) -> None:
         self.dialect = dialect
-        self._lender = Lender(dialect.connect)
+        self._lender = Lender(dialect.connect, getattr(dialect, "sessions_survive_fork", True))
         self._breaker = breaker or Breaker()
         self._patience = patience  # seconds after which no further try begins
         self._sleep = sleep

@@ -2,45 +2,60 @@
 
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 
 from celery_sqlbeat.store.session import Session
 
 _MOST_IDLE = 4  # sessions kept open; beat and worker need one, an administrator's program a few
+_LONGEST_SETTLING = 1.0  # seconds that a fork waits for the sessions that are lent
 
 # Sessions of a parent process. A child must neither use nor close them, and to be collected would close them.
 _INHERITED: list[Session] = []
 
 
 class Lender:
-    """Keeps idle sessions for the next borrower."""
+    """Keeps idle sessions for the next borrower.
 
-    def __init__(self, connect: Callable[[], Session]) -> None:
+    Where sessions do not survive a fork, all are closed before it. SQLite notes a process's locks in memory, which the
+    child inherits: the child would take the parent's locks for its own, and what it commits would be lost.
+    """
+
+    def __init__(self, connect: Callable[[], Session], survive_fork: bool = True) -> None:
         self._connect = connect
         self._idle: list[Session] = []
         self._forget()
+        if not survive_fork:
+            _FORK_SHY.add(self)
 
     def borrow(self) -> Session:
         """An idle session, or a new one."""
         if os.getpid() != self._pid:
-            _INHERITED.extend(self._idle)
             self._forget()
         with self._lock:
+            self._lent += 1
             if self._idle:
                 return self._idle.pop()
-        return self._connect()
+        try:
+            return self._connect()
+        except BaseException:
+            self._returned()
+            raise
 
     def give_back(self, session: Session) -> None:
         """Take back a session that is in order."""
         with self._lock:
             if os.getpid() == self._pid and len(self._idle) < _MOST_IDLE:
                 self._idle.append(session)
+                self._lent -= 1
                 return
         self.discard(session)
 
     def discard(self, session: Session) -> None:
         """Close a session that is not in order, or not needed any more."""
         session.close()
+        self._returned()
 
     def close(self) -> None:
         """Close what is idle."""
@@ -51,7 +66,51 @@ class Lender:
         for session in idle:
             session.close()
 
+    def settle(self) -> None:
+        """Before a fork: close everything, and lend nothing until `resume`."""
+        deadline = time.monotonic() + _LONGEST_SETTLING
+        while True:
+            self.close()
+            self._lock.acquire()
+            if not (self._lent or self._idle) or time.monotonic() > deadline:
+                return
+            self._lock.release()
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        self._lock.release()
+
+    def _returned(self) -> None:
+        with self._lock:
+            self._lent -= 1
+
     def _forget(self) -> None:
+        _INHERITED.extend(self._idle)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # a lock that the parent's other thread held would never open in the child
         self._idle = []
+        self._lent = 0
+
+
+_FORK_SHY: "weakref.WeakSet[Lender]" = weakref.WeakSet()
+_settled: list[Lender] = []
+
+
+def _before_fork() -> None:
+    for lender in sorted(_FORK_SHY, key=id):  # two threads that fork at once take the locks in one order
+        lender.settle()
+        _settled.append(lender)
+
+
+def _after_fork_in_parent() -> None:
+    while _settled:
+        _settled.pop().resume()
+
+
+def _after_fork_in_child() -> None:
+    while _settled:
+        _settled.pop()._forget()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -114,8 +114,8 @@ class Postgresql:
         try:
             connection.adapters.register_loader("uuid", TextLoader)
             # One statement for all, so that a new connection costs one round trip. Our statements go by key and in
-            # batches: without statistics (new tables) the planner would read whole tables, lock in their order, and sort
-            # all that is due before it takes the first of it.
+            # batches: without statistics (new tables) the planner would read whole tables, lock in their order, and
+            # sort all that is due before it takes the first of it.
             connection.execute(
                 "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
                 [

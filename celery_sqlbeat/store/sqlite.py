@@ -122,6 +122,7 @@ class Sqlite:
         self._timeout = statement_timeout
         self._clock = clock
         self._connect = connect
+        self.sessions_survive_fork = url.in_memory  # what is in memory would die with its session; see Lender
 
     def connect(self) -> SqliteSession:
         if sqlite3.sqlite_version_info < OLDEST:

@@ -1,0 +1,161 @@
+"""Lending: one borrower at a time, few idle sessions, and none that crosses a fork."""
+
+import gc
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from celery_sqlbeat.store.lender import Lender
+
+
+class FakeSession:
+    """A session that knows who closed it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.closed = 0
+
+    def close(self) -> None:
+        assert os.getpid() == self.pid, "a child closes its parent's session"
+        self.closed += 1
+
+
+def lender(connect: Callable[[], object] = FakeSession, **options: bool) -> Lender:
+    return Lender(cast(Any, connect), **options)
+
+
+def in_a_child(check: Callable[[], object]) -> None:
+    """Fork, run the check there, and fail here if it failed there."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            check()
+            gc.collect()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_nothing_is_opened_before_it_is_borrowed() -> None:
+    def connect() -> object:
+        raise AssertionError("too early")
+
+    lender(connect)
+
+
+def test_a_session_is_lent_again_to_the_next_borrower() -> None:
+    some = lender()
+    session = some.borrow()
+    some.give_back(session)
+    assert some.borrow() is session
+
+
+def test_two_borrowers_get_two_sessions() -> None:
+    some = lender()
+    assert some.borrow() is not some.borrow()
+
+
+def test_a_failed_connect_leaves_nothing_lent() -> None:
+    def connect() -> object:
+        raise OSError
+
+    some = lender(connect)
+    with pytest.raises(OSError):
+        some.borrow()
+    assert some._lent == 0
+
+
+def test_few_sessions_are_kept_and_the_others_closed() -> None:
+    some = lender()
+    sessions = [cast(Any, some.borrow()) for _ in range(6)]
+    for session in sessions:
+        some.give_back(session)
+    assert [session.closed for session in sessions] == [0, 0, 0, 0, 1, 1]
+    some.close()
+    assert [session.closed for session in sessions] == [1] * 6
+
+
+def test_a_discarded_session_is_closed_and_not_lent_again() -> None:
+    some = lender()
+    session = cast(Any, some.borrow())
+    some.discard(session)
+    assert session.closed == 1
+    assert some.borrow() is not session
+
+
+def test_a_child_borrows_a_session_of_its_own_and_closes_none_of_its_parent() -> None:
+    some = lender()
+    session = cast(Any, some.borrow())
+    some.give_back(session)
+
+    def check() -> None:
+        mine = cast(Any, some.borrow())
+        assert mine is not session
+        assert mine.pid == os.getpid()
+        some.give_back(mine)
+        some.close()
+        assert mine.closed == 1
+        assert session.closed == 0
+
+    in_a_child(check)
+    assert some.borrow() is session
+
+
+def test_a_child_may_close_a_lender_that_it_never_used() -> None:
+    some = lender()
+    some.give_back(some.borrow())
+    in_a_child(some.close)
+
+
+def test_a_lock_held_by_another_thread_during_the_fork_does_not_stop_the_child() -> None:
+    some = lender()
+    some.give_back(some.borrow())
+    with some._lock:
+        in_a_child(lambda: some.give_back(some.borrow()))
+
+
+def test_sessions_that_do_not_survive_a_fork_are_closed_before_it() -> None:
+    some = lender(survive_fork=False)
+    session = cast(Any, some.borrow())
+    some.give_back(session)
+    in_a_child(lambda: some.give_back(some.borrow()))
+    assert session.closed == 1
+    assert some.borrow() is not session
+
+
+def test_a_fork_waits_for_such_a_session_that_another_thread_uses() -> None:
+    some = lender(survive_fork=False)
+    borrowed, back = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def use() -> None:
+        session = some.borrow()
+        borrowed.set()
+        back.wait(10)
+        order.append("given back")
+        some.give_back(session)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    borrowed.wait(10)
+    threading.Timer(0.05, back.set).start()
+    in_a_child(lambda: None)
+    order.append("forked")
+    thread.join()
+    assert order == ["given back", "forked"]
+    some.give_back(some.borrow())
+
+
+def test_a_fork_waits_no_longer_than_it_must_for_its_own_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_sqlbeat.store.lender._LONGEST_SETTLING", 0.02)
+    some = lender(survive_fork=False)
+    session = some.borrow()
+    in_a_child(lambda: None)
+    some.give_back(session)
+    assert some.borrow() is session
