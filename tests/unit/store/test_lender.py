@@ -63,10 +63,10 @@ def test_two_borrowers_get_two_sessions() -> None:
 
 def test_a_failed_connect_leaves_nothing_lent() -> None:
     def connect() -> object:
-        raise OSError
+        raise ConnectionRefusedError
 
     some = lender(connect)
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionRefusedError):
         some.borrow()
     assert some._lent == 0
 

@@ -1,0 +1,124 @@
+"""What a driver's error means: the classifiers of SQLite and PostgreSQL."""
+
+import sqlite3
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
+from celery_sqlbeat.store.postgresql import Postgresql
+from celery_sqlbeat.store.sqlite import Sqlite
+from celery_sqlbeat.url import database_url
+
+POSTGRESQL = Postgresql(database_url("postgresql://beat:s3cret-word@db.example/jobs"))
+SQLITE = Sqlite(database_url("sqlite:///jobs.db"))
+
+
+def test_every_fault_that_is_tried_again_has_a_wait() -> None:
+    assert WAITS.keys() == AGAIN
+    assert AWAY < AGAIN
+
+
+def test_what_is_no_error_of_the_driver_is_fatal() -> None:
+    assert POSTGRESQL.classify(ValueError()) is Fault.FATAL
+    assert SQLITE.classify(ValueError()) is Fault.FATAL
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "fault"),
+    [
+        ("40001", Fault.DEADLOCK),
+        ("40P01", Fault.DEADLOCK),
+        ("55P03", Fault.TRANSIENT),
+        ("57014", Fault.TRANSIENT),
+        ("53300", Fault.THROTTLED),
+        ("53100", Fault.THROTTLED),
+        ("57P01", Fault.LOST),
+        ("57P03", Fault.LOST),
+        ("08006", Fault.LOST),
+        ("25P03", Fault.LOST),
+        ("25006", Fault.LOST),
+        ("58030", Fault.LOST),
+        ("08007", Fault.AMBIGUOUS),
+        ("40003", Fault.AMBIGUOUS),
+        ("23505", Fault.CONFLICT),
+        ("23514", Fault.FATAL),
+        ("28P01", Fault.FATAL),
+        ("28000", Fault.FATAL),
+        ("3D000", Fault.FATAL),
+        ("42P01", Fault.FATAL),
+        ("42501", Fault.FATAL),
+    ],
+)
+def test_postgresql_errors_are_classified_by_sqlstate(sqlstate: str, fault: Fault) -> None:
+    error = psycopg.OperationalError()
+    error.sqlstate = sqlstate
+    assert POSTGRESQL.classify(error) is fault
+
+
+def test_an_error_of_libpq_itself_is_a_lost_connection() -> None:
+    assert POSTGRESQL.classify(psycopg.OperationalError("server closed the connection unexpectedly")) is Fault.LOST
+
+
+def test_a_mistake_of_the_caller_is_fatal_on_postgresql() -> None:
+    assert POSTGRESQL.classify(psycopg.ProgrammingError("the query has 0 placeholders")) is Fault.FATAL
+
+
+def test_an_error_is_told_in_one_line_without_the_password() -> None:
+    told = POSTGRESQL.explain(psycopg.OperationalError('connection to "db.example" as beat:s3cret-word\nfailed'))
+    assert "s3cret-word" not in told
+    assert "\n" not in told
+
+
+def test_a_busy_file_is_transient(tmp_path: Path) -> None:
+    holder = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, timeout=0)
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        other.execute("BEGIN IMMEDIATE")
+    assert SQLITE.classify(caught.value) is Fault.TRANSIENT
+    holder.close()
+    other.close()
+
+
+def test_a_file_that_cannot_be_opened_is_a_lost_connection(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        sqlite3.connect(tmp_path / "missing" / "jobs.db")
+    assert SQLITE.classify(caught.value) is Fault.LOST
+
+
+@pytest.mark.parametrize("column", ["INTEGER PRIMARY KEY", "TEXT UNIQUE"])
+def test_a_key_that_is_taken_is_a_conflict(column: str) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute(f"CREATE TABLE t (a {column})")
+    connection.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(sqlite3.IntegrityError) as caught:
+        connection.execute("INSERT INTO t VALUES (1)")
+    assert SQLITE.classify(caught.value) is Fault.CONFLICT
+    connection.close()
+
+
+def test_another_constraint_or_a_missing_table_is_fatal() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE t (a CHECK (a > 0))")
+    for wrong in ("INSERT INTO t VALUES (0)", "SELECT * FROM missing"):
+        with pytest.raises(sqlite3.Error) as caught:
+            connection.execute(wrong)
+        assert SQLITE.classify(caught.value) is Fault.FATAL
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("database is locked", Fault.TRANSIENT),
+        ("database or disk is full", Fault.THROTTLED),
+        ("disk I/O error", Fault.LOST),
+        ("UNIQUE constraint failed: t.a", Fault.CONFLICT),
+        ("no such table: t", Fault.FATAL),
+    ],
+)
+def test_where_python_gives_no_code_the_text_decides(text: str, fault: Fault) -> None:
+    """Python 3.10."""
+    assert SQLITE.classify(sqlite3.OperationalError(text)) is fault
