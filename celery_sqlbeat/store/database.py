@@ -157,6 +157,8 @@ class Database:
         text = self.dialect.explain(failure.cause)
         if failure.fault in AWAY:
             self._breaker.failed()
+        else:
+            self._breaker.succeeded()  # an error, but the database answered
         if failure.fault is Fault.CONFLICT:
             return Conflict(text)
         if failure.fault is Fault.FATAL:

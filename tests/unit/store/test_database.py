@@ -1,0 +1,238 @@
+"""Units of work: what is tried again, what is settled by reading, what is given up, and for how long."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.store.breaker import Breaker
+from celery_sqlbeat.store.database import Conflict, Database
+from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
+
+
+class DriverError(Exception):
+    """What the driver of this test raises."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__("what the driver said")
+        self.fault = fault
+
+
+class Script:
+    """A dialect and its sessions: notes what is asked of it, and fails as it is told."""
+
+    name = "script"
+    errors = (DriverError,)
+    single_statements_commit = True
+
+    def __init__(self, **failing: list[Fault | None]) -> None:
+        self.log: list[str] = []
+        self._failing: dict[str, Iterator[Fault | None]] = {step: iter(faults) for step, faults in failing.items()}
+
+    def _do(self, step: str) -> None:
+        self.log.append(step)
+        fault = next(self._failing.get(step, iter(())), None)
+        if fault is not None:
+            raise DriverError(fault)
+
+    def connect(self) -> Any:
+        self._do("connect")
+        return self
+
+    def begin(self) -> None:
+        self._do("begin")
+
+    def commit(self) -> None:
+        self._do("commit")
+
+    def rollback(self) -> None:
+        self._do("rollback")
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def fetch(self, name: str, rows: object = None, /, **_: object) -> list[tuple[str]]:
+        self._do(name)
+        return [(name,)]
+
+    def classify(self, error: BaseException) -> Fault:
+        return error.fault if isinstance(error, DriverError) else Fault.FATAL
+
+    def explain(self, error: BaseException) -> str:
+        return str(error)
+
+
+class Timed:
+    """A database on a script, whose sleeps are noted and take no time."""
+
+    def __init__(self, script: Script, **options: Any) -> None:
+        self.slept: list[float] = []
+        options = {"sleep": self.slept.append, "rnd": lambda: 1.0, **options}
+        self.database = Database(cast(Any, script), **options)
+
+    def write(self, settle: Callable[[Any], Any] | None = None) -> Any:
+        return self.database.write(lambda session: session.fetch("work"), settle)
+
+
+def test_to_construct_opens_nothing() -> None:
+    script = Script()
+    Timed(script)
+    assert script.log == []
+
+
+def test_work_is_one_transaction() -> None:
+    script = Script()
+    assert Timed(script).write() == [("work",)]
+    assert script.log == ["connect", "begin", "work", "commit"]
+
+
+def test_a_single_statement_needs_no_transaction() -> None:
+    script = Script()
+    Timed(script).database.fetch("work")
+    assert script.log == ["connect", "work"]
+
+
+def test_where_a_single_statement_does_not_commit_it_gets_a_transaction() -> None:
+    script = Script()
+    script.single_statements_commit = False
+    Timed(script).database.fetch("work")
+    assert script.log == ["connect", "begin", "work", "commit"]
+
+
+def test_a_deadlock_is_rolled_back_and_repeated_at_once_on_the_same_session() -> None:
+    script = Script(work=[Fault.DEADLOCK])
+    timed = Timed(script)
+    timed.write()
+    assert script.log == ["connect", "begin", "work", "rollback", "begin", "work", "commit"]
+    assert sum(timed.slept) <= WAITS[Fault.DEADLOCK][1]
+
+
+def test_a_lost_connection_is_closed_and_the_work_repeated_on_a_new_one() -> None:
+    script = Script(work=[Fault.LOST])
+    Timed(script).write()
+    assert script.log == ["connect", "begin", "work", "close", "connect", "begin", "work", "commit"]
+
+
+def test_a_session_whose_rollback_fails_is_closed() -> None:
+    script = Script(work=[Fault.TRANSIENT], rollback=[Fault.LOST])
+    Timed(script).write()
+    assert script.log == ["connect", "begin", "work", "rollback", "close", "connect", "begin", "work", "commit"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.AMBIGUOUS])
+def test_a_commit_without_an_answer_that_happened_is_found_by_reading(fault: Fault) -> None:
+    script = Script(commit=[fault])
+    assert Timed(script).write(settle=lambda session: session.fetch("look") and "found") == "found"
+    assert script.log == ["connect", "begin", "work", "commit", "close", "connect", "look"]
+
+
+def test_a_commit_without_an_answer_that_did_not_happen_is_repeated() -> None:
+    script = Script(commit=[Fault.LOST])
+    assert Timed(script).write(settle=lambda session: session.fetch("look") and None) == [("work",)]
+    assert script.log.count("work") == 2
+    assert script.log[-4:] == ["look", "begin", "work", "commit"]
+
+
+def test_the_question_is_asked_again_when_it_is_cut_off_itself() -> None:
+    script = Script(commit=[Fault.LOST], look=[Fault.LOST, None])
+    assert Timed(script).write(settle=lambda session: session.fetch("look") and "found") == "found"
+    assert script.log.count("work") == 1
+
+
+def test_a_commit_that_was_refused_needs_no_question() -> None:
+    script = Script(commit=[Fault.DEADLOCK])
+    Timed(script).write(settle=lambda session: session.fetch("look"))
+    assert "look" not in script.log
+    assert script.log.count("commit") == 2
+
+
+def test_what_was_lost_before_the_commit_needs_no_question() -> None:
+    script = Script(work=[Fault.LOST])
+    Timed(script).write(settle=lambda session: session.fetch("look"))
+    assert "look" not in script.log
+
+
+def test_a_fatal_error_is_not_repeated() -> None:
+    script = Script(work=[Fault.FATAL])
+    with pytest.raises(StoreError, match="what the driver said") as caught:
+        Timed(script).write()
+    assert not isinstance(caught.value, DatabaseAway)
+    assert script.log == ["connect", "begin", "work", "rollback"]
+
+
+def test_a_conflict_is_told_apart_and_not_repeated() -> None:
+    script = Script(work=[Fault.CONFLICT])
+    with pytest.raises(Conflict):
+        Timed(script).write()
+    assert script.log.count("work") == 1
+
+
+def test_what_is_no_error_of_the_driver_is_passed_on_and_the_work_undone() -> None:
+    script = Script()
+    with pytest.raises(ZeroDivisionError):
+        Timed(script).database.write(lambda session: 1 // 0)
+    assert script.log == ["connect", "begin", "rollback"]
+
+
+@pytest.mark.parametrize("fault", sorted(AGAIN, key=lambda fault: fault.value))
+def test_a_database_that_stays_away_is_given_up_after_the_patience(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    script = Script(work=[fault] * 10_000)
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    with pytest.raises(DatabaseAway, match="what the driver said"):
+        Timed(script, sleep=sleep, patience=3.0).write()
+    assert 2 <= script.log.count("work") <= 700
+    assert clock[0] <= 3.0 + 2 * WAITS[fault][1]
+
+
+def test_two_failed_calls_open_the_breaker_and_the_next_hears_at_once() -> None:
+    script = Script(connect=[Fault.LOST] * 1000)
+    timed = Timed(script, patience=0.0)
+    for _ in range(2):
+        with pytest.raises(DatabaseAway):
+            timed.write()
+    asked = len(script.log)
+    with pytest.raises(DatabaseAway, match="tried again in"):
+        timed.write()
+    assert len(script.log) == asked
+
+
+def test_a_probe_tries_only_once_and_its_success_closes_the_breaker() -> None:
+    clock = [0.0]
+    breaker = Breaker(lambda: clock[0], lambda: 1.0)
+    breaker.failed()
+    breaker.failed()
+    script = Script(connect=[Fault.LOST])
+    timed = Timed(script, breaker=breaker)
+    clock[0] += 60
+    with pytest.raises(DatabaseAway):
+        timed.write()
+    assert script.log == ["connect"]
+    clock[0] += 60
+    timed.write()
+    assert not breaker.is_open
+
+
+@pytest.mark.parametrize("fault", sorted(AGAIN - AWAY, key=lambda fault: fault.value))
+def test_locks_and_deadlocks_do_not_open_the_breaker(fault: Fault) -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        with pytest.raises(DatabaseAway):
+            Timed(Script(work=[fault] * 1000), breaker=breaker, patience=0.0).write()
+    assert not breaker.is_open
+
+
+def test_an_answer_that_is_an_error_shows_that_the_database_is_there() -> None:
+    breaker = Breaker()
+    breaker.failed()
+    with pytest.raises(Conflict):
+        Timed(Script(work=[Fault.CONFLICT]), breaker=breaker).write()
+    breaker.failed()
+    assert not breaker.is_open
