@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.policy import Policies, Policy, fields_from_text, policy_for
-from celery_sqlbeat.schedule import Every, Timeline, parse, zone_named
+from celery_sqlbeat.schedule import Every, Fire, Skip, Timeline, parse, zone_named
 
 DEFAULT_MINUTES = 10  # as the column's default says
 MOST_MINUTES = 527_040  # a year; more is a mistyped number
@@ -28,6 +28,28 @@ class Rules(NamedTuple):
     max_retries: int
     cron_deadline: float | None = None
     """Celery's `beat_cron_starting_deadline`, in seconds."""
+
+
+class Slots(Protocol):
+    """Says which slots a job has: a timeline, or an entry of the code whose schedule is a class of its own."""
+
+    def first_slot(self, added_at: datetime, start: datetime | None = None, key: str = "") -> datetime | None: ...
+
+    def plan(
+        self,
+        due: datetime,
+        now: datetime,
+        last_run: datetime | None = None,
+        misfire: str = "coalesce",
+        misfire_grace: float | None = None,
+        catch_up_limit: int = 10,
+        deadline: float | None = None,
+        key: str = "",
+    ) -> Fire | Skip: ...
+
+    def next_after_retry(
+        self, slot: datetime, now: datetime, key: str = ""
+    ) -> tuple[datetime | None, float | None]: ...
 
 
 class CallText(Protocol):
@@ -73,7 +95,7 @@ class Definition(NamedTuple):
     """A job as it will run."""
 
     call: Call
-    timeline: Timeline
+    timeline: Slots
     policy: Policy
     lease_seconds: float
     max_retries: int

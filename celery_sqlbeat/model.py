@@ -320,6 +320,7 @@ class CodeRow(NamedTuple):
     """When the run that holds the job was claimed."""
     run_id: str | None
     delete_requested: int
+    created_at: Any
 
 
 class CodeAddition(NamedTuple):

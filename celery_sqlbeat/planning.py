@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from celery_sqlbeat import lifecycle
-from celery_sqlbeat.definition import Definition, Rules, instant, read_definition
+from celery_sqlbeat.definition import Definition, Rules, Slots, instant, read_definition
 from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import (
+    CODE_SCHEDULE,
     SCHEDULE,
     Advance,
     Attempt,
@@ -35,9 +36,11 @@ LONGEST_REASON = 500  # characters, as wide as the column
 class Planner:
     """Plans whole batches; kept by a beat for as long as its settings hold."""
 
-    def __init__(self, rules: Rules, ids: Ids | None = None) -> None:
+    def __init__(self, rules: Rules, ids: Ids | None = None, code: Mapping[str, Slots] | None = None) -> None:
+        """`code` has the slots of custom schedule classes, by code key."""
         self._rules = rules
         self._ids = ids or Ids()
+        self._code = code or {}
 
     def __call__(self, due: Sequence[DueJob], attempts: Mapping[str, Attempt]) -> Plan:
         """The plan for one batch. No row can stop the others."""
@@ -64,7 +67,7 @@ class Planner:
         return mends, quarantines
 
     def _plan_one(self, plan: Plan, job: DueJob, attempts: Mapping[str, Attempt], run_id: str, claim_id: str) -> None:
-        definition = read_definition(job, self._rules)
+        definition = self._definition(job)
         prior = attempts.get(job.run_id) if job.run_id else None
         left = attempts.get(job.left_run_id) if job.left_run_id else None
         if left is not None and left.state in (lifecycle.CLAIMED, lifecycle.RUNNING):
@@ -122,9 +125,23 @@ class Planner:
             return None
         return Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
 
+    def _definition(self, row: DueJob | LooseRow) -> Definition:
+        if row.schedule != CODE_SCHEDULE:
+            return read_definition(row, self._rules)
+        # The text says only that the code knows when; the rest of the row counts as ever.
+        definition = read_definition(row._replace(schedule=None, interval_minutes=None), self._rules)
+        slots = self._code.get(row.code_key or "")
+        if slots is None:
+            raise FieldError("Schedule", row.schedule, "only a beat whose code has this entry can say when it is due")
+        return definition._replace(timeline=slots)
+
     def _mend_one(self, row: LooseRow) -> Mend:
-        definition = read_definition(row, self._rules)
         retry_at = None if row.retry_at is None else instant("RetryAt", row.retry_at)
+        if row.schedule == CODE_SCHEDULE and row.code_key is not None and row.code_key not in self._code:
+            # A beat that has the entry asks it, and puts it off until it is due.
+            due = row.now if row.next_run_time is None else instant("NextRunTime", row.next_run_time)
+            return Mend(row.job_id, row.fence, due, retry_at)
+        definition = self._definition(row)
         if row.last_run_time is not None:
             instant("LastRunTime", row.last_run_time)
         if row.next_run_time is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from celery_sqlbeat.beat.custom import next_run
+from celery_sqlbeat.beat.custom import CustomSlots, next_run
 from celery_sqlbeat.beat.entries import CodeEntry, CodeSchedule
 from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.errors import FieldError
@@ -43,6 +43,15 @@ def first_runs(code: CodeSchedule, now: datetime, stock: Mapping[str, StockRun] 
     }
 
 
+def custom_slots(code: CodeSchedule, since: Mapping[str, datetime]) -> dict[str, CustomSlots]:
+    """The slots of the custom schedule classes, by code key, as a planner of claims takes them."""
+    return {
+        key: CustomSlots(one.entry, since.get(one.definition.job_name))
+        for key, one in code.by_key().items()
+        if one.definition.schedule == CODE_SCHEDULE
+    }
+
+
 class CodePlanner:
     """Plans one import; `stock` is what stock beat knew, for the switch from it."""
 
@@ -59,10 +68,13 @@ class CodePlanner:
         self._first = first or {}
         self._stock = stock or {}
         self._ids = ids or Ids()
+        self.since: dict[str, datetime] = {}
+        """From when the entries of custom schedule classes count that never ran, by job name; known after a plan."""
 
     def __call__(self, now: datetime, rows: Sequence[CodeRow]) -> CodeChanges:
         """What makes these rows, which are all of this owner, say what the code says."""
         known = {row.job_name: row for row in rows}
+        self._note_since(now, known)
         new = [one for name, one in self._code.entries.items() if name not in known]
         additions = [
             self._addition(job_id, one.definition, now)
@@ -81,6 +93,13 @@ class CodePlanner:
             elif row.enabled and row.job_name not in self._code.wrong:
                 departures.append(row)
         return CodeChanges(additions, changes, departures)
+
+    def _note_since(self, now: datetime, known: Mapping[str, CodeRow]) -> None:
+        for name, one in self._code.entries.items():
+            if one.definition.schedule == CODE_SCHEDULE:
+                row, stock = known.get(name), self._stock.get(name)
+                at = row.created_at if row is not None else stock.last_run_at if stock is not None else now
+                self.since[name] = at if isinstance(at, datetime) else now
 
     def _addition(self, job_id: str, definition: CodeDefinition, now: datetime) -> CodeAddition:
         stock = self._stock.get(definition.job_name)
@@ -173,4 +192,5 @@ def _as_row(job_id: str, definition: CodeDefinition) -> CodeRow:
         None,
         None,
         0,
+        None,
     )

@@ -5,15 +5,21 @@ The class is somebody else's code: whatever it does, the answer is an instant.
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
+
+from celery.schedules import BaseSchedule
+
+from celery_sqlbeat.schedule import Fire, Skip
 
 logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 60.0  # after an answer that is none: long enough not to flood the log
 _SOONEST = 0.1  # seconds; a class that says "at once" without being due must not keep beat busy
 _LATEST = 366 * 86400.0  # seconds; then it is asked again
-_CLOCK_SECONDS = 5.0  # clocks of hosts may differ so far; a greater difference is meant
+_CLOCK_SECONDS = 5.0  # the clocks of hosts may differ so far; a greater difference is made up for
 
 
 class Answer(NamedTuple):
@@ -29,8 +35,9 @@ def ask(entry: Any, last_run_at: datetime | None, now: datetime) -> Answer:
     An entry that never ran counts from now, as in stock beat.
     """
     try:
-        entry.last_run_at = _in_its_clock(entry, last_run_at or now)
-        due, seconds = entry.is_due()
+        with _server_clock(entry.schedule, now):
+            entry.last_run_at = _in_its_clock(entry, last_run_at or now, now)
+            due, seconds = entry.is_due()
         wait = float(seconds)
         if math.isnan(wait):
             raise ValueError("is_due() said that the next look is in nan seconds")
@@ -48,13 +55,67 @@ def next_run(entry: Any, last_run_at: datetime | None, now: datetime) -> datetim
     return now if answer.is_due else answer.next_at
 
 
-def _in_its_clock(entry: Any, instant: datetime) -> datetime:
+class CustomSlots:
+    """The slots of one entry, for a planner of claims. No misfire policy applies: the class knows no missed slots."""
+
+    def __init__(self, entry: Any, since: datetime | None = None) -> None:
+        """`since` is from when an entry counts that never ran."""
+        self._entry = entry
+        self._since = since or datetime.now(timezone.utc)
+        self._claimed: tuple[datetime, datetime] | None = None  # when it was last due here, and when to ask again
+
+    def first_slot(self, added_at: datetime, start: datetime | None = None, key: str = "") -> datetime | None:
+        """When a row without a next run may be due."""
+        return max(next_run(self._entry, self._since, added_at), start or added_at)
+
+    def plan(
+        self,
+        due: datetime,
+        now: datetime,
+        last_run: datetime | None = None,
+        misfire: str = "coalesce",
+        misfire_grace: float | None = None,
+        catch_up_limit: int = 10,
+        deadline: float | None = None,
+        key: str = "",
+    ) -> Fire | Skip:
+        """The slot, if the entry says that it is due; otherwise when to ask again."""
+        mine = self._claimed if self._claimed is not None and self._claimed[1] == due else None
+        # Where nobody else has run it since: stock beat counts from the sending, which is earlier than the run's end.
+        last = mine[0] if mine is not None else last_run or self._since
+        answer = ask(self._entry, last, now)
+        if answer.is_due:
+            self._claimed = now, answer.next_at
+            return Fire(due, answer.next_at, None, None)
+        self._claimed = (last, answer.next_at) if mine is not None else None
+        return Skip(None, answer.next_at)
+
+    def next_after_retry(self, slot: datetime, now: datetime, key: str = "") -> tuple[datetime | None, float | None]:
+        """When to ask again, if an attempt of this slot begins now."""
+        answer = ask(self._entry, now, now)
+        self._claimed = now, answer.next_at
+        return answer.next_at, None
+
+
+@contextmanager
+def _server_clock(schedule: Any, now: datetime) -> Iterator[None]:
+    """Let the schedule see the server's clock instead of this host's; one that brings a clock along keeps it."""
+    if not isinstance(schedule, BaseSchedule) or schedule.nowfun is not None:
+        yield
+        return
+    schedule.nowfun = lambda: now.astimezone(schedule.app.timezone)
+    try:
+        yield
+    finally:
+        schedule.nowfun = None
+
+
+def _in_its_clock(entry: Any, instant: datetime, now: datetime) -> datetime:
     """The instant as the schedule's own clock would have shown it: naive or aware, in its zone, at its pace."""
     shown: datetime = entry.default_now()
-    here = datetime.now(timezone.utc)
     if shown.tzinfo is None:
-        return shown - (here - instant)
-    off = shown - here
+        return shown - (now - instant)
+    off = shown - now
     if abs(off.total_seconds()) < _CLOCK_SECONDS:
         off = timedelta()
     return (instant + off).astimezone(shown.tzinfo)

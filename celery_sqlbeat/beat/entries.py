@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from celery.beat import ScheduleEntry, Scheduler
+from celery.schedules import BaseSchedule
 
 from celery_sqlbeat.beat.written import as_json, digest
 from celery_sqlbeat.beat.zone import app_zone
@@ -127,8 +128,8 @@ def _entry(app: Any, name: Any, value: Any, make: MakeEntry) -> Any:
             raise FieldError("beat_schedule", key, f"an entry has any of {', '.join(_FIELDS)}")
     if isinstance(fields.get("schedule"), str):
         fields["schedule"] = to_celery(parse(fields["schedule"]), app)
-    if fields.get("schedule") is not None:
-        from_celery(fields["schedule"], bool(fields.get("relative")))  # a better error than Celery's own
+    if not isinstance(fields.get("schedule"), BaseSchedule):
+        from_celery(fields.get("schedule"), bool(fields.get("relative")))  # a better error than Celery's own
     return make(name, fields)
 
 

@@ -41,9 +41,9 @@ class Fire(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """Fire nothing now."""
+    """Fire nothing now. Without a gap it was no slot: a custom schedule says that it is not due yet."""
 
-    gap: Gap
+    gap: Gap | None
     next_slot: datetime | None
 
 

@@ -11,12 +11,13 @@ from celery import Celery
 from celery.beat import BeatLazyFunc
 from celery.schedules import crontab, schedule
 
-from celery_sqlbeat.beat.code import CodePlanner, StockRun, first_runs
+from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.entries import read_entries
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import LEFT_THE_CODE, Node
+from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policies
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import Imported
@@ -387,6 +388,47 @@ def test_a_custom_schedule_says_itself_when_it_is_due_first(world: World, beat: 
     assert row["schedule"] == "code" and row["codekey"]
     assert world.instant("custom", "nextruntime") == NOON + timedelta(days=14)
     assert beat.imports(entries).changed == []
+
+
+class Quarters(schedule):  # type: ignore[misc]  # as above
+    """Every 90 minutes, but asks again after an hour at most."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        passed = (self.now() - last_run_at).total_seconds()
+        return (True, 5400.0) if passed >= 5400.0 else (False, min(3600.0, 5400.0 - passed))
+
+
+def test_a_custom_schedule_is_asked_at_each_claim_by_a_beat_that_has_it(world: World, beat: Beat) -> None:
+    entries = {"custom": {"task": "t", "schedule": Quarters(1)}}
+    code = read_entries(Celery("shop", set_as_current=False), entries, "v1")
+    plan = CodePlanner(code, RULES, first_runs(code, world.now))
+    world.store.for_code().import_code("shop", "v1", plan, LIVE)
+    assert plan.since == {"custom": world.now}
+    assert world.claim().looked_at == 0
+    slots = custom_slots(code, plan.since)
+    planner = Planner(RULES, world.ids, slots)
+    began = world.now
+    world.change("custom", NextRunTime=began, LastRunTime=began - timedelta(seconds=3600))
+
+    def claims() -> list[str]:
+        return [claim.job_name for claim in world.beat.claim(planner, 10, 15.0, list(slots)).claims]
+
+    assert claims() == []  # asked, and not due yet
+    early = world.instant("custom", "nextruntime")
+    assert early == began + timedelta(seconds=1800)
+    assert world.job("custom")["quarantine"] is None and world.runs("custom") == []
+    world.change("custom", NextRunTime=began, LastRunTime=began - timedelta(seconds=6000))
+    assert claims() == ["custom"]
+    assert world.instant("custom", "plannedat") == began + timedelta(seconds=5400)
+
+
+def test_a_custom_schedule_without_a_next_run_is_left_to_a_beat_that_has_it(world: World, beat: Beat) -> None:
+    beat.imports({"custom": {"task": "t", "schedule": Fortnights(1)}})
+    world.change("custom", NextRunTime=None)
+    rows = world.beat.loose_rows(10)
+    mends, quarantines = world.planner.mend(rows)
+    assert quarantines == [] and world.beat.mend(mends)
+    assert world.instant("custom", "nextruntime") == NOON
 
 
 def test_what_stock_beat_knew_decides_the_first_run(world: World, beat: Beat) -> None:

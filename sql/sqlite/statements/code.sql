@@ -55,7 +55,7 @@ WHERE Namespace = :namespace AND CodeOwner = :code_owner AND CodeRelease = :code
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     CodeKey, Enabled, DisabledReason, NextRunTime, LastRunTime,
-    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested
+    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested, CreatedAt
 FROM Jobs
 WHERE Namespace = :namespace AND CodeOwner = :code_owner;
 
