@@ -37,6 +37,12 @@ _FAULTS = {
     "58030": Fault.LOST,  # io_error
     "23505": Fault.CONFLICT,
 }
+# A refused connection has no SQLSTATE, only the server's text. In another language than English it is taken for lost.
+_REFUSED = re.compile(
+    r'authentication failed|(role|database|user) ".*" does not exist|no pg_hba\.conf entry|no password supplied'
+    r"|not permitted to log in|permission denied for database"
+)
+_CROWDED = re.compile(r"too many (clients|connections)|connection slots are reserved")
 
 
 class PostgresqlSession:
@@ -145,7 +151,9 @@ class Postgresql:
         if not isinstance(error, psycopg.Error):
             return Fault.FATAL
         if error.sqlstate is None:
-            return Fault.LOST if isinstance(error, psycopg.OperationalError) else Fault.FATAL
+            if not isinstance(error, psycopg.OperationalError) or _REFUSED.search(str(error)):
+                return Fault.FATAL
+            return Fault.THROTTLED if _CROWDED.search(str(error)) else Fault.LOST
         for length in (5, 3, 2):
             fault = _FAULTS.get(error.sqlstate[:length])
             if fault is not None:

@@ -61,6 +61,26 @@ def test_an_error_of_libpq_itself_is_a_lost_connection() -> None:
     assert POSTGRESQL.classify(psycopg.OperationalError("server closed the connection unexpectedly")) is Fault.LOST
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('FATAL:  password authentication failed for user "beat"', Fault.FATAL),
+        ('FATAL:  role "beat" does not exist', Fault.FATAL),
+        ('FATAL:  database "jobs" does not exist', Fault.FATAL),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "beat", database "jobs", no encryption', Fault.FATAL),
+        ("fe_sendauth: no password supplied", Fault.FATAL),
+        ("FATAL:  sorry, too many clients already", Fault.THROTTLED),
+        ("FATAL:  remaining connection slots are reserved for non-replication superuser connections", Fault.THROTTLED),
+        ("FATAL:  the database system is starting up", Fault.LOST),
+        ("Connection refused", Fault.LOST),
+        ("timeout expired", Fault.LOST),
+    ],
+)
+def test_a_refused_connection_is_classified_by_its_text(text: str, fault: Fault) -> None:
+    """The driver knows no SQLSTATE for it."""
+    assert POSTGRESQL.classify(psycopg.OperationalError(f"connection to server failed: {text}")) is fault
+
+
 def test_a_mistake_of_the_caller_is_fatal_on_postgresql() -> None:
     assert POSTGRESQL.classify(psycopg.ProgrammingError("the query has 0 placeholders")) is Fault.FATAL
 
