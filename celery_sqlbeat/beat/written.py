@@ -72,6 +72,8 @@ def digest(*values: object) -> str:
 def shape(value: Any, inside: tuple[int, ...] = ()) -> Any:
     """What is known of a value in every process, as plain data."""
     kind = type(value)
+    if kind is int:
+        return value if abs(value) < 2**63 else hex(value)  # Python writes no int of thousands of digits otherwise
     if kind in _LITERALS:
         return value
     if id(value) in inside:

@@ -1,0 +1,138 @@
+"""A custom schedule class is asked by the server's clock, and whatever it does, the answer is an instant."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import crontab, schedule
+
+from celery_sqlbeat.beat.custom import Answer, CustomSlots, ask, next_run
+from celery_sqlbeat.schedule import Fire, Skip
+
+UTC = timezone.utc
+NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+APP = Celery("custom", set_as_current=False)
+APP.conf.timezone = "Europe/Berlin"
+
+
+class Own(schedule):  # type: ignore[misc]  # Celery ships no types
+    """An interval under another name."""
+
+
+class Evenings(crontab):  # type: ignore[misc]  # as above
+    """A crontab under another name."""
+
+
+def entry(stock: Any) -> ScheduleEntry:
+    return ScheduleEntry("job", "t", datetime.now(UTC), schedule=stock, app=APP)
+
+
+def answering(answer: Callable[[datetime], Any], clock: Callable[[], datetime]) -> Any:
+    """An entry whose schedule is no class of Celery's."""
+    one = SimpleNamespace(name="job", last_run_at=None, schedule=object(), default_now=clock)
+    one.is_due = lambda: answer(one.last_run_at)
+    return one
+
+
+def test_it_is_due_by_the_servers_clock_whatever_this_host_shows() -> None:
+    assert ask(entry(Own(3600)), NOON - HOUR, NOON) == Answer(True, NOON + HOUR)
+    assert ask(entry(Own(3600)), NOON - HOUR / 4, NOON) == Answer(False, NOON + HOUR * 3 / 4)
+    assert ask(entry(Own(3600)), None, NOON) == Answer(False, NOON + HOUR)
+    assert next_run(entry(Own(3600)), NOON - 2 * HOUR, NOON) == NOON
+    assert next_run(entry(Own(3600)), None, NOON) == NOON + HOUR
+
+
+def test_a_crontab_of_ones_own_counts_in_the_zone_of_the_app() -> None:
+    evening = datetime(2027, 3, 1, 17, tzinfo=UTC)  # six in Berlin
+    assert next_run(entry(Evenings(minute="0", hour="18")), None, NOON) == evening
+    assert ask(entry(Evenings(minute="0", hour="18")), NOON, evening).is_due
+
+
+def test_the_schedule_has_its_own_clock_back_afterwards() -> None:
+    one = entry(Own(3600))
+    ask(one, None, NOON)
+    assert one.schedule.nowfun is None
+    broken = entry(Own(3600))
+    broken.schedule.remaining_estimate = lambda _: 1 / 0
+    ask(broken, None, NOON)
+    assert broken.schedule.nowfun is None
+
+
+def test_one_that_brings_a_clock_along_keeps_it() -> None:
+    other = datetime(2001, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))
+    one = entry(Own(3600, nowfun=lambda: other))
+    assert ask(one, NOON - HOUR, NOON) == Answer(True, NOON + HOUR)
+    assert one.last_run_at == other - HOUR and one.last_run_at.tzinfo == other.tzinfo
+    assert ask(one, NOON - HOUR / 2, NOON) == Answer(False, NOON + HOUR / 2)
+
+
+def test_a_naive_clock_gets_a_naive_instant() -> None:
+    shown = datetime(2027, 3, 1, 13)  # noqa: DTZ001 - that is the case
+    seen: list[datetime] = []
+
+    def answer(last_run_at: datetime) -> tuple[bool, int]:
+        seen.append(last_run_at)
+        return False, 5
+
+    one = answering(answer, lambda: shown)
+    assert ask(one, NOON - HOUR, NOON) == Answer(False, NOON + timedelta(seconds=5))
+    assert seen == [shown - HOUR]
+
+
+def raising(_: datetime) -> Any:
+    raise RuntimeError("away")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [raising, lambda _: None, lambda _: (True, None), lambda _: (True, float("nan")), lambda _: True, lambda _: "yes"],
+)
+def test_an_answer_that_is_none_is_asked_for_again(
+    answer: Callable[[datetime], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = answering(answer, lambda: NOON)
+    assert ask(one, None, NOON) == Answer(False, NOON + timedelta(seconds=60))
+    assert "job" in caplog.text
+
+
+@pytest.mark.parametrize(("seconds", "until"), [(0, 0.1), (-5, 0.1), (float("inf"), 366 * 86400), (1e300, 366 * 86400)])
+def test_the_next_look_is_neither_at_once_nor_never(seconds: float, until: float) -> None:
+    one = answering(lambda _: (False, seconds), lambda: NOON)
+    assert ask(one, None, NOON).next_at == NOON + timedelta(seconds=until)
+
+
+def test_a_slot_fires_when_the_entry_says_so_and_is_put_off_otherwise() -> None:
+    slots = CustomSlots(entry(Own(3600)), NOON - HOUR)
+    assert slots.plan(NOON - HOUR / 2, NOON - HOUR / 2) == Skip(None, NOON)
+    assert slots.plan(NOON, NOON) == Fire(NOON, NOON + HOUR, None, None)
+
+
+def test_it_counts_from_the_claim_not_from_the_end_of_the_run() -> None:
+    slots = CustomSlots(entry(Own(3600)), NOON - HOUR)
+    assert slots.plan(NOON, NOON) == Fire(NOON, NOON + HOUR, None, None)
+    ended = NOON + HOUR / 2
+    assert slots.plan(NOON + HOUR, NOON + HOUR, ended) == Fire(NOON + HOUR, NOON + 2 * HOUR, None, None)
+
+
+def test_it_counts_from_the_last_run_where_another_beat_was_there_meanwhile() -> None:
+    slots = CustomSlots(entry(Own(3600)), NOON - HOUR)
+    slots.plan(NOON, NOON)
+    ended = NOON + HOUR * 3 / 2
+    assert slots.plan(NOON + 2 * HOUR, NOON + 2 * HOUR, ended) == Skip(None, ended + HOUR)
+
+
+def test_a_retry_counts_from_its_own_beginning() -> None:
+    slots = CustomSlots(entry(Own(3600)), NOON - HOUR)
+    assert slots.next_after_retry(NOON, NOON + HOUR / 2) == (NOON + HOUR * 3 / 2, None)
+
+
+def test_a_row_without_a_next_run_begins_when_the_entry_says_so() -> None:
+    slots = CustomSlots(entry(Own(3600)), NOON)
+    assert slots.first_slot(NOON) == NOON + HOUR
+    assert slots.first_slot(NOON, NOON + 5 * HOUR) == NOON + 5 * HOUR

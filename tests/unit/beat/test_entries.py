@@ -1,0 +1,390 @@
+"""A `beat_schedule` is read entry by entry: what becomes text, what stays with the code, and what is wrong."""
+
+import enum
+import functools
+import os
+import shelve
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import VERSION, Celery
+from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.schedules import crontab, schedule, solar
+
+from celery_sqlbeat.beat.code import StockRun
+from celery_sqlbeat.beat.entries import (
+    CodeEntry,
+    CodeSchedule,
+    default_entries,
+    job_name_of,
+    owner_of,
+    read_entries,
+)
+from celery_sqlbeat.beat.stock_file import runs_in_file
+from celery_sqlbeat.beat.written import as_json, digest
+from celery_sqlbeat.beat.zone import app_zone
+from celery_sqlbeat.policy import policies_from_setting
+
+UTC = timezone.utc
+
+
+def app_of(name: str | None = "shop", **conf: Any) -> Celery:
+    app = Celery(name, set_as_current=False)
+    app.conf.update(conf)
+    return app
+
+
+def read(entries: Mapping[Any, Any], **conf: Any) -> CodeSchedule:
+    return read_entries(app_of(**conf), entries)
+
+
+def one(**fields: Any) -> CodeEntry:
+    code = read({"job": {"task": "t", "schedule": 60, **fields}})
+    assert code.problems == []
+    return code.entries["job"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (30, "every 30s"),
+        (0.5, "every 0.5s"),
+        (timedelta(hours=1), "every 1h"),
+        (schedule(90), "every 1m30s"),
+        (crontab(minute="*/5", day_of_week="mon-fri"), "cron */5 * * * mon-fri"),
+        (solar("sunset", 51.5, -0.12), "solar sunset 51.5 -0.12"),
+        ("every 5s", "every 5s"),
+        ("cron 0 9 * * *", "cron 0 9 * * *"),
+    ],
+)
+def test_stock_schedules_become_text(value: Any, text: str) -> None:
+    definition = one(schedule=value).definition
+    assert (definition.schedule, definition.time_zone, definition.code_key) == (text, "UTC", None)
+
+
+def test_relative_is_kept() -> None:
+    assert one(schedule=timedelta(hours=1), relative=True).definition.schedule == "every 1h relative"
+
+
+def test_the_time_zone_is_the_schedules_or_that_of_a_policy_or_the_apps() -> None:
+    entries = {"a": {"task": "t", "schedule": crontab()}, "b": {"task": "t", "schedule": crontab()}}
+    if VERSION >= (5, 7):
+        entries["c"] = {"task": "t", "schedule": crontab()}
+        entries["c"]["schedule"].tz = ZoneInfo("Asia/Tokyo")
+    policies = policies_from_setting({"b": {"timezone": "Africa/Cairo"}, "c": {"timezone": "Africa/Cairo"}})
+    code = read_entries(app_of(timezone="Europe/Berlin"), entries, policies=policies)
+    zones = {name: (entry.definition.time_zone, entry.has_own_zone) for name, entry in code.entries.items()}
+    assert zones.pop("c", None) in (None, ("Asia/Tokyo", True))
+    assert zones == {"a": ("Europe/Berlin", False), "b": ("Africa/Cairo", False)}
+
+
+def test_a_schedule_that_was_asked_for_its_zone_still_has_none_of_its_own() -> None:
+    app = app_of(timezone="Europe/Berlin")
+    stock = crontab(app=app)
+    assert str(stock.tz) == "Europe/Berlin"
+    assert (
+        read_entries(app, {"a": {"task": "t", "schedule": stock}}).entries["a"].definition.time_zone == "Europe/Berlin"
+    )
+
+
+def test_a_host_without_utc_is_read_in_its_own_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert app_zone(app_of(enable_utc=False)) == "Europe/Berlin"
+    assert app_zone(app_of(timezone="Asia/Tokyo")) == "Asia/Tokyo"
+    assert app_zone(app_of()) == "UTC"
+    code = read({"a": {"task": "t", "schedule": crontab()}}, enable_utc=False)
+    assert (code.problems, code.entries["a"].definition.code_key) == ([], None)
+
+
+def test_a_clock_that_shows_the_time_of_day_is_text_and_any_other_is_code() -> None:
+    tokyo = one(schedule=crontab(nowfun=lambda: datetime.now(ZoneInfo("Asia/Tokyo")))).definition
+    assert tokyo.schedule == "cron * * * * *" and tokyo.code_key is None
+    for clock in (
+        lambda: datetime(2027, 1, 1, tzinfo=UTC),
+        lambda: datetime.now(UTC) + timedelta(hours=1),
+        lambda: 1 / 0,
+    ):
+        entry = ScheduleEntry("job", "t", datetime.now(UTC), schedule=crontab(nowfun=clock), app=app_of())
+        definition = read({"job": entry}).entries["job"].definition
+        assert definition.schedule == "code" and definition.code_key
+
+
+def test_what_is_sent_becomes_json() -> None:
+    definition = one(args=(1, "ü", None), kwargs={"k": [1.5, {"x": True}]}, options={"queue": "q"}).definition
+    assert definition.args == '[1, "ü", null]'
+    assert definition.kwargs == '{"k": [1.5, {"x": true}]}'
+    assert definition.options == '{"queue": "q"}'
+    empty = one(args=(), kwargs={}, options=None).definition
+    assert (empty.args, empty.kwargs, empty.options, empty.code_key) == (None, None, None, None)
+
+
+def test_instants_and_durations_among_the_options_become_what_celery_takes_as_well() -> None:
+    at = datetime(2027, 1, 1, tzinfo=UTC)
+    definition = one(options={"eta": at, "expires": timedelta(minutes=5)}).definition
+    assert definition.options == '{"eta": "2027-01-01T00:00:00+00:00", "expires": 300.0}'
+    assert one(options={"expires": at}).definition.options == '{"expires": "2027-01-01T00:00:00+00:00"}'
+    assert one(options={"expires": 1.5}).definition.options == '{"expires": 1.5}'
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Level(enum.IntEnum):
+    HIGH = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (1, 2),
+        {1: 2},
+        {1, 2},
+        b"x",
+        float("nan"),
+        float("inf"),
+        Decimal("1.5"),
+        datetime(2027, 1, 1, tzinfo=UTC),
+        Colour.RED,
+        Level.HIGH,
+        object(),
+        len,
+        BeatLazyFunc(len, "x"),
+        {"deep": [{"er": (1,)}]},
+        pytest.param(10**5000, id="huge"),
+    ],
+)
+def test_what_json_would_change_stays_with_the_code(value: Any) -> None:
+    for fields in ({"args": [value]}, {"kwargs": {"k": value}}, {"options": {"x": value}}):
+        definition = one(**fields).definition
+        assert definition.schedule == "every 1m" and definition.code_key
+        assert (definition.args, definition.kwargs, definition.options) == (None, None, None)
+
+
+def test_json_reads_back_what_was_written() -> None:
+    assert (
+        as_json(["\ud800", "日本", -0.0, 2**70, "\0"])
+        == '["\\ud800", "\\u65e5\\u672c", -0.0, 1180591620717411303424, "\\u0000"]'
+    )
+    nested: list[Any] = []
+    nested.append(nested)
+    assert as_json(nested) is None
+
+
+class Fortnights(schedule):  # type: ignore[misc]  # Celery ships no types
+    pass
+
+
+class Duck:
+    """Not even a schedule of Celery's."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        return False, 1.0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+def test_custom_schedules_are_code() -> None:
+    code = read({"a": {"task": "t", "schedule": Fortnights(60)}, "b": {"task": "t", "schedule": Duck()}})
+    assert [entry.definition.schedule for entry in code.entries.values()] == ["code", "code"]
+    assert set(code.by_key()) == {entry.definition.code_key for entry in code.entries.values()}
+    assert code.by_key()[code.entries["a"].definition.code_key or ""].entry.schedule == Fortnights(60)
+
+
+def test_entries_of_celerys_own_class_are_read_as_they_are() -> None:
+    entry = ScheduleEntry("job", "t", schedule=timedelta(seconds=5), args=(1,), app=app_of())
+    code = read({"job": entry})
+    assert code.entries["job"].entry is entry
+    assert code.entries["job"].definition.schedule == "every 5s"
+
+
+def test_celerys_own_entries_are_added() -> None:
+    app = app_of(result_backend="file:///tmp")
+    found = default_entries(app, {})
+    code = read_entries(app, found)
+    definition = code.entries["celery.backend_cleanup"].definition
+    assert (definition.schedule, definition.options) == ("cron 0 4 * * *", '{"expires": 43200}')
+    assert default_entries(app, {"celery.backend_cleanup": {}}) == {}
+    assert default_entries(app_of(result_expires=None), {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"task": "t"}, "Schedule"),
+        ({"schedule": 5}, "TaskName"),
+        ({"task": 5, "schedule": 5}, "TaskName"),
+        ({"task": "", "schedule": 5}, "TaskName"),
+        ({"task": "t" * 201, "schedule": 5}, "at most 200"),
+        ({"task": "t", "schedule": 0}, "between 0.001"),
+        ({"task": "t", "schedule": "nonsense"}, "a schedule is one of"),
+        ({"task": "t", "schedule": object()}, "Schedule"),
+        ({"task": "t", "schedule": "cron 0 0 31 2 *"}, "Schedule"),
+        ({"task": "t", "schedule": 5, "shedule": 6}, "an entry has any of task, schedule"),
+        ({"task": "t", "schedule": 5, "args": "text"}, "Args"),
+        ({"task": "t", "schedule": 5, "args": 7}, "Args"),
+        ({"task": "t", "schedule": 5, "kwargs": [1]}, "Kwargs"),
+        ({"task": "t", "schedule": 5, "options": "x"}, "Options"),
+        ("nonsense", "beat_schedule"),
+        (None, "beat_schedule"),
+    ],
+)
+def test_a_wrong_entry_is_reported_by_name_and_stops_no_other(value: Any, reason: str) -> None:
+    code = read({"wrong": value, "right": {"task": "t", "schedule": 5}})
+    assert list(code.entries) == ["right"] and code.wrong == {"wrong"}
+    ((name, said),) = code.problems
+    assert name == "wrong" and reason in said
+
+
+def test_a_schedule_that_breaks_while_it_is_read_stops_no_other() -> None:
+    class Broken:
+        nowfun = None
+
+        def is_due(self, last_run_at: datetime) -> None:
+            raise RuntimeError
+
+        def now(self) -> datetime:
+            raise RuntimeError("no clock")
+
+    code = read({"wrong": {"task": "t", "schedule": Broken()}, "right": {"task": "t", "schedule": 5}})
+    assert list(code.entries) == ["right"]
+    assert code.problems[0].reason == "RuntimeError: no clock"
+
+
+def test_names_fit_their_column() -> None:
+    assert job_name_of("plain") == "plain"
+    assert job_name_of(7) == "7"
+    long = job_name_of("x" * 500)
+    assert len(long) <= 200 and long != job_name_of("x" * 501) and long == job_name_of("x" * 500)
+    assert len(job_name_of("🕰" * 150).encode("utf-16-le")) <= 400
+    assert job_name_of("t(<object object at 0x7f00aa>)") == "t(<object object>)"
+    code = read({"1": {"task": "t", "schedule": 5}, 1: {"task": "t", "schedule": 5}, "": {"task": "t", "schedule": 5}})
+    assert list(code.entries) == ["1"]
+    assert [problem.name for problem in code.problems] == ["1", ""]
+    assert code.wrong == {""}
+
+
+def test_the_owner_is_the_app_or_the_source_of_its_configuration() -> None:
+    assert owner_of(app_of("shop")) == "shop"
+    assert owner_of(app_of(None)) == "celery"
+    app = Celery(set_as_current=False)
+    app.config_from_object("tests.servers")
+    assert owner_of(app) == "tests.servers"
+
+
+def test_the_release_follows_what_the_entries_say() -> None:
+    plain = {"a": {"task": "t", "schedule": 5}, "b": {"task": "t", "schedule": 6}}
+    release = read(plain).release
+    assert len(release) == 64
+    assert read(dict(reversed(plain.items()))).release == release
+    assert read({**plain, "b": {"task": "t", "schedule": 7}}).release != release
+    assert read(plain, timezone="Europe/Berlin").release != release
+    assert read_entries(app_of("office"), plain).release != release
+    assert read_entries(app_of(), plain, release="v1").release == "v1"
+
+
+def key(**fields: Any) -> str:
+    return one(**{"args": [BeatLazyFunc(len)], **fields}).definition.code_key or ""
+
+
+def test_a_code_key_follows_what_can_be_known_of_an_entry() -> None:
+    assert key() == key()
+    others = [
+        key(args=[BeatLazyFunc(max)]),
+        key(args=[BeatLazyFunc(len, 1)]),
+        key(task="other"),
+        key(kwargs={"k": 1}),
+        key(schedule=Fortnights(60)),
+        key(schedule=Fortnights(61)),
+        key(args=[functools.partial(len)]),
+    ]
+    assert len({key(), *others}) == len(others) + 1
+
+
+def test_a_code_key_does_not_follow_the_moment_at_which_it_is_made() -> None:
+    assert key(args=[object()]) == key(args=[object()])
+    assert key(args=[datetime.now(UTC) + timedelta(microseconds=1)]) == key(
+        args=[datetime(2027, 1, 1, 1, 1, 1, 1, tzinfo=UTC)]
+    )
+
+
+def test_a_structure_that_holds_itself_has_a_fingerprint() -> None:
+    inner: dict[str, Any] = {}
+    inner["self"] = inner
+    assert digest(inner) == digest(inner)
+
+
+SCRIPT = """
+import decimal, enum, functools
+from datetime import date, timedelta
+from pathlib import PurePosixPath
+from celery import Celery
+from celery.beat import BeatLazyFunc
+from celery.schedules import crontab, schedule
+from celery_sqlbeat.beat.entries import read_entries
+
+class Own(crontab):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.made = object()
+
+class Kind(enum.Enum):
+    ONE = 1
+
+class Thing:
+    pass
+
+entries = {
+    "lazy": {"task": "t", "schedule": 5, "args": (BeatLazyFunc(print, {"a", "b", "c"}, key=lambda: 1),)},
+    "own": {"task": "t", "schedule": Own(minute={3, 1, 2}), "kwargs": {"s": {"x", "y", "z"}, "f": frozenset("abcdef")}},
+    "odd": {"task": "t", "schedule": schedule(5), "args": [Thing(), Kind.ONE, decimal.Decimal("1.5"), date(2027, 1, 1),
+            PurePosixPath("/x"), b"x", float("nan"), functools.partial(print, sep=""), {(1, 2): timedelta(1)}, Thing]},
+    "Thing %r" % Thing(): {"task": "t", "schedule": 7},
+}
+code = read_entries(Celery("shop"), entries)
+print(code.release, sorted(code.by_key()), sorted(code.entries), code.problems)
+"""
+
+
+def test_fingerprints_are_the_same_in_every_process() -> None:
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1 and seen.pop().endswith(" []\n")
+
+
+def test_last_runs_are_read_from_the_file_of_stock_beat(tmp_path: Path) -> None:
+    path = str(tmp_path / "celerybeat-schedule")
+    at = datetime(2027, 1, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    app = app_of()
+    with shelve.open(path) as stored:
+        stored["entries"] = {
+            "ran": ScheduleEntry("ran", "t", at, 5, schedule(5), app=app),
+            "never": ScheduleEntry("never", "t", at, 0, schedule(5), app=app),
+        }
+    utc = datetime(2027, 1, 1, 11, tzinfo=UTC)
+    assert runs_in_file(path) == {"ran": StockRun(utc, True), "never": StockRun(utc, False)}
+    assert runs_in_file(str(tmp_path / "missing")) == {}
+    assert list(tmp_path.glob("missing*")) == []
+
+
+def test_a_file_that_cannot_be_read_is_said_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "celerybeat-schedule"
+    path.write_bytes(b"no shelve")
+    assert runs_in_file(str(path)) == {}
+    assert "begin anew" in caplog.text and path.read_bytes() == b"no shelve"
