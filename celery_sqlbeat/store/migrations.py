@@ -88,7 +88,7 @@ def check_schema(database: Database) -> None:
         raise SchemaError("the tables are not there yet: run celery -A app sqlbeat init")
     found = {row[0]: row[1] for row in database.read("read_migrations")}
     _compare(found, known)
-    if len(found) < len(known):
+    if any(migration.number not in found for migration in known):
         raise SchemaError(
             f"the schema is at version {max(found, default=0)}, this package needs {len(known)}: "
             "run celery -A app sqlbeat init"

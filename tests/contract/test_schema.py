@@ -1,0 +1,227 @@
+"""Migrations: applied once, by one of many, whole or not at all, and recognised afterwards."""
+
+import itertools
+import multiprocessing
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from celery_sqlbeat.errors import MigrationChanged, SchemaError, StoreError
+from celery_sqlbeat.store import Store, migrations
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.migrations import Migration
+from celery_sqlbeat.store.opening import dialect_for
+from celery_sqlbeat.url import database_url
+from tests.servers import server
+
+TABLES = {"changes", "jobruns", "jobs", "nodes", "storeinfo", "schemamigrations"}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    server("postgresql")
+    return cast(str, request.getfixturevalue("postgresql_database")())
+
+
+def store_at(address: str) -> Store:
+    return Store(Database(dialect_for(database_url(address), 10.0)))
+
+
+@pytest.fixture
+def store(empty: str) -> Iterator[Store]:
+    some = store_at(empty)
+    yield some
+    some.close()
+
+
+def run(store: Store, text: str) -> list[Any]:
+    return cast(
+        list[Any], store.database.write(lambda session: cast(Any, session)._connection.execute(text).fetchall())
+    )
+
+
+def write(store: Store, text: str) -> None:
+    store.database.write(lambda session: cast(Any, session)._connection.execute(text))
+
+
+def tables(store: Store) -> set[str]:
+    if store.database.dialect.name == "sqlite":
+        return {row[0].lower() for row in run(store, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return {row[0] for row in run(store, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+
+
+def numbers(store: Store) -> list[int]:
+    return [row[0] for row in run(store, "SELECT Number FROM SchemaMigrations ORDER BY Number")]
+
+
+def known(store: Store) -> Sequence[Migration]:
+    return migrations.migrations(store.database.dialect.name)
+
+
+def with_another(store: Store, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
+    """Let this package be a version newer, whose last migration runs this script; return the version it was."""
+    before = len(known(store))
+    more = (*known(store), Migration(len(known(store)) + 1, "more", text, "checksum"))
+    monkeypatch.setattr(migrations, "migrations", lambda _: more)
+    return before
+
+
+def test_migrating_an_empty_database_creates_everything(store: Store) -> None:
+    told: list[str] = []
+    applied = store.migrate(told.append)
+    assert applied == [f"{one.number:04d}_{one.name}" for one in known(store)]
+    assert len(told) == len(applied)
+    assert tables(store) >= TABLES
+    assert len(run(store, "SELECT StoreId FROM StoreInfo")) == 1
+    store.check_schema()
+
+
+def test_migrating_again_applies_nothing_and_keeps_the_id_of_the_store(store: Store) -> None:
+    store.migrate()
+    identity = store.nodes().identity()
+    assert store.migrate() == []
+    assert store.nodes().identity() == identity
+
+
+def test_two_stores_have_different_ids(store: Store, tmp_path: Path) -> None:
+    store.migrate()
+    other = store_at(f"sqlite:///{tmp_path / 'other.db'}")
+    other.migrate()
+    assert other.nodes().identity() != store.nodes().identity()
+    other.close()
+
+
+def test_threads_that_migrate_at_once_apply_each_migration_once(empty: str) -> None:
+    applied: list[list[str]] = []
+    at_once = threading.Barrier(8)
+
+    def migrate() -> None:
+        some = store_at(empty)
+        at_once.wait(30)
+        applied.append(some.migrate())
+        some.close()
+
+    threads = [threading.Thread(target=migrate) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(applied) == 8
+    some = store_at(empty)
+    assert sorted(itertools.chain(*applied)) == [f"{one.number:04d}_{one.name}" for one in known(some)]
+    some.check_schema()
+    some.close()
+
+
+def _migrate(empty: str, at_once: Any, applied: Any) -> None:
+    some = store_at(empty)
+    at_once.wait(30)
+    applied.put(some.migrate())
+    some.close()
+
+
+@pytest.mark.slow
+def test_processes_that_migrate_at_once_apply_each_migration_once(empty: str) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    at_once, applied = spawn.Barrier(2), spawn.Queue()
+    processes = [spawn.Process(target=_migrate, args=(empty, at_once, applied)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    both = sorted(applied.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    some = store_at(empty)
+    assert both == [[], [f"{one.number:04d}_{one.name}" for one in known(some)]]
+    some.close()
+
+
+def test_a_migration_that_was_changed_is_refused(store: Store) -> None:
+    store.migrate()
+    write(store, "UPDATE SchemaMigrations SET Checksum = 'other' WHERE Number = 1")
+    for refuse in (store.migrate, store.check_schema):
+        with pytest.raises(MigrationChanged) as caught:
+            refuse()
+        assert caught.value.number == 1
+
+
+def test_a_migration_that_fails_half_way_leaves_nothing_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.migrate()
+    before = with_another(store, monkeypatch, "CREATE TABLE Half (A integer);\nINSERT INTO Missing VALUES (1);\n")
+    with pytest.raises(StoreError):
+        store.migrate()
+    assert "half" not in tables(store)
+    assert len(numbers(store)) == before
+
+
+def test_what_was_applied_before_a_failing_migration_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = with_another(store, monkeypatch, "INSERT INTO Missing VALUES (1);\n")
+    with pytest.raises(StoreError):
+        store.migrate()
+    assert len(numbers(store)) == before
+    assert tables(store) >= TABLES
+
+
+def test_a_database_without_tables_is_told_apart(store: Store) -> None:
+    with pytest.raises(SchemaError, match="run celery -A app sqlbeat init"):
+        store.check_schema()
+
+
+def test_an_older_schema_is_told_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.migrate()
+    before = with_another(store, monkeypatch, "CREATE TABLE More (A integer);\n")
+    with pytest.raises(SchemaError, match=f"the schema is at version {before}, this package needs {before + 1}"):
+        store.check_schema()
+    assert store.migrate() == [f"{before + 1:04d}_more"]
+    store.check_schema()
+
+
+def test_a_newer_schema_does_not_stop_this_version(store: Store) -> None:
+    """Versions N and N+1 run side by side."""
+    store.migrate()
+    later = len(known(store)) + 1
+    write(
+        store,
+        "INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)"
+        f" VALUES ({later}, 'later', 'unknown here', '2030-01-01 00:00:00')",
+    )
+    store.check_schema()
+    assert store.migrate() == []
+
+
+def test_a_later_migration_does_not_stand_for_one_that_is_missing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.migrate()
+    before = with_another(store, monkeypatch, "CREATE TABLE More (A integer);\n")
+    write(
+        store,
+        "INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)"
+        f" VALUES ({before + 2}, 'later', 'unknown here', '2030-01-01 00:00:00')",
+    )
+    with pytest.raises(SchemaError):
+        store.check_schema()
+
+
+def test_the_creation_script_makes_the_same_database(store: Store, empty: str) -> None:
+    script = migrations.creation_script(store.database.dialect.name)
+    if store.database.dialect.name == "sqlite":
+        by_hand: Callable[[str], Any] = sqlite3.connect(database_url(empty).name).executescript
+    else:
+        psycopg = pytest.importorskip("psycopg")
+        by_hand = psycopg.connect(empty, autocommit=True).execute
+    by_hand(script)
+    by_hand.__self__.close()  # type: ignore[attr-defined]
+    store.check_schema()
+    assert store.migrate() == []
+    name = f"job-{secrets.token_hex(3)}"
+    write(store, f"INSERT INTO Jobs (JobName, TaskName) VALUES ('{name}', 'app.task')")
+    assert name in store.for_admin().jobs([name])
