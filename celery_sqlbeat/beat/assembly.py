@@ -1,0 +1,120 @@
+"""Puts a beat together: opens the store, brings the `beat_schedule` into it, and joins the parts of a tick.
+
+Runs at the first tick, in the process that ticks, and again after every failure, until the database has answered.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import celery_sqlbeat
+from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
+from celery_sqlbeat.beat.code_calls import CodeCalls
+from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
+from celery_sqlbeat.beat.firing import Firing
+from celery_sqlbeat.beat.publishing import Publisher
+from celery_sqlbeat.beat.reaping import Reaping
+from celery_sqlbeat.beat.sight import Sight
+from celery_sqlbeat.beat.standing import Standing
+from celery_sqlbeat.beat.tending import Tending
+from celery_sqlbeat.beat.tick import Tick
+from celery_sqlbeat.beat.zone import app_zone
+from celery_sqlbeat.config import Settings
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.store import Store
+
+logger = logging.getLogger(__name__)
+
+_RECONNECT_SECONDS = 15.0  # the longest that a worker's breaker waits before it tries the database again
+
+
+class Parts(NamedTuple):
+    """What a scheduler keeps of a beat."""
+
+    tick: Tick
+    standing: Standing
+    firing: Firing
+
+
+def assemble(
+    app: Any,
+    settings: Settings,
+    store: Store,
+    publisher: Publisher,
+    schedule: Mapping[Any, Any],
+    stock: Mapping[str, StockRun],
+) -> Parts:
+    """Everything that a beat needs, once the tables are there and say what the code says."""
+    if settings.creates_tables:
+        store.migrate(logger.info)
+    else:
+        store.check_schema()
+    store_id, _ = store.nodes().identity()
+    publisher.identify(store_id, settings.namespace)
+    code = read_entries(app, schedule, settings.release, settings.policies)
+    for problem in code.problems:
+        logger.error("entry %s of the beat_schedule is left out: %s", problem.name, problem.reason)
+    standing = Standing(
+        store.nodes(),
+        celery_sqlbeat.__version__,
+        code.release,
+        settings.worker_memory,
+        settings.heartbeat_interval * settings.heartbeat_failures,
+    )
+    server_now = standing.say_alive()
+    rules = Rules(
+        settings.policies,
+        app_zone(app),
+        settings.lock_timeout,
+        settings.max_retries,
+        app.conf.beat_cron_starting_deadline,
+    )
+    first = first_runs(code, server_now, stock)
+    importing = CodePlanner(code, rules, first, stock)
+    _import(store, code, importing, alive_seconds=3 * settings.poll_interval)
+    planner = Planner(rules, code=custom_slots(code, importing.since))
+    sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval)
+    beat_store = store.for_beat(standing.name)
+    firing = Firing(
+        beat_store, planner, publisher, standing, CodeCalls(code), settings.batch_size, settings.dispatch_timeout
+    )
+    reaping = Reaping(
+        beat_store,
+        publisher,
+        standing,
+        sight,
+        settings.max_lost_leases,
+        settings.dispatch_timeout,
+        settings.batch_size,
+    )
+    tending = Tending(beat_store, store.for_admin(), planner, settings.lock_timeout, settings.history_days)
+    tick = Tick(
+        beat_store,
+        publisher,
+        standing,
+        sight,
+        firing,
+        reaping,
+        tending,
+        sorted(code.by_key()),
+        settings.poll_interval,
+        settings.notice_interval,
+    )
+    return Parts(tick, standing, firing)
+
+
+def _import(store: Store, code: CodeSchedule, plan: CodePlanner, alive_seconds: float) -> None:
+    done = store.for_code().import_code(code.owner, code.release, plan, alive_seconds)
+    if done.winner != code.release:
+        logger.info("release %s of %s defines the jobs; this beat has %s", done.winner, code.owner, code.release)
+        return
+    for name, owner in done.kept.items():
+        logger.error("entry %s of the beat_schedule is left out: a job of %s has this name", name, owner or "the table")
+    logger.info(
+        "beat_schedule of %s: %d jobs added, %d changed, %d left the code",
+        code.owner,
+        len(done.added),
+        len(done.changed),
+        len(done.left),
+    )

@@ -1,0 +1,114 @@
+"""What becomes of ended leases: given back, published again, released for a new attempt, or left to the broker."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from celery_sqlbeat.beat.publishing import Publisher
+from celery_sqlbeat.beat.sight import Sight
+from celery_sqlbeat.beat.standing import Standing
+from celery_sqlbeat.definition import read_call
+from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.lifecycle import EndedLease, Ending, Republish, after_ended_lease
+from celery_sqlbeat.model import Claim, HeldLease, Slot
+from celery_sqlbeat.store.protocol import BeatStore
+
+logger = logging.getLogger(__name__)
+
+
+class Reaping:
+    """Takes over what beats and workers left behind, in bounded batches, whichever beat comes first."""
+
+    def __init__(
+        self,
+        store: BeatStore,
+        publisher: Publisher,
+        standing: Standing,
+        sight: Sight,
+        max_lost_leases: int,
+        dispatch_seconds: float,
+        batch_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._standing = standing
+        self._sight = sight
+        self._max_lost_leases = max_lost_leases
+        self._dispatch_seconds = dispatch_seconds
+        self._batch_size = batch_size
+        self._clock = clock
+
+    def reap(self) -> int:
+        """Deal with a batch of ended leases; returns how many were found."""
+        found = self._store.ended(self._batch_size)
+        endings: list[tuple[HeldLease, Ending]] = []
+        waiting: list[tuple[HeldLease, Republish]] = []
+        for lease in found:
+            if lease.started and not self._sight.may_reclaim():
+                continue  # its worker may live, and gets the chance to say so
+            answer = self._answer(lease)
+            if isinstance(answer, Republish):
+                waiting.append((lease, answer))
+            else:
+                endings.append((lease, answer))
+        taken = self._store.reclaim(endings)
+        for lease, ending in endings:
+            if lease.run_id in taken:
+                logger.warning(
+                    "job %s, slot %s, attempt %d, fence %d: %s",
+                    lease.job_name,
+                    lease.scheduled_for,
+                    lease.attempt,
+                    lease.fence,
+                    ending.reason or ending.state,
+                )
+        self._publish_again(waiting)
+        return len(found)
+
+    def _answer(self, lease: HeldLease) -> Ending | Republish:
+        facts = EndedLease(
+            lease.state,
+            lease.published_at is not None,
+            bool(lease.started),
+            lease.republishes,
+            lease.lease_seconds,
+            lease.lost_leases,
+        )
+        can_republish = not lease.started and self._standing.may_republish(self._queue(lease))
+        return after_ended_lease(facts, self._max_lost_leases, can_republish)
+
+    def _queue(self, lease: HeldLease) -> str | None:
+        try:
+            return self._publisher.queue_of(_claim_of(lease))
+        except FieldError:
+            return None
+
+    def _publish_again(self, waiting: Sequence[tuple[HeldLease, Republish]]) -> None:
+        """Extend first, publish then: whoever extends is the only one to publish, and what is lost is seen again."""
+        until = self._clock() + self._dispatch_seconds
+        won = self._store.extend_queued([(lease, answer.queued_seconds) for lease, answer in waiting])
+        again = [_claim_of(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
+        if again:
+            logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
+            self._publisher.publish(again, until)
+
+
+def _claim_of(lease: HeldLease) -> Claim:
+    """The claim that its message carried; the row may have been edited since."""
+    slot = Slot(
+        lease.kind, lease.scheduled_for, lease.attempt, lease.failures, lease.lost_leases, None, None, False, None, True
+    )
+    return Claim(
+        lease.job_id,
+        lease.job_name,
+        *read_call(lease),
+        lease.run_id,
+        lease.claim_id,
+        lease.fence,
+        slot,
+        lease.lease_seconds,
+        0,
+        bool(lease.exclusive),
+        lease.code_key,
+    )

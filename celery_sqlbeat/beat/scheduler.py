@@ -1,0 +1,121 @@
+"""What `celery beat --scheduler` names: Celery's scheduler, whose schedule lives in a SQL table.
+
+Thin: it speaks Celery's language outwards, and hands each tick to the parts that do the work.
+"""
+
+import logging
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import celery.beat
+
+from celery_sqlbeat.beat.assembly import Parts, assemble
+from celery_sqlbeat.beat.code_calls import entry_of
+from celery_sqlbeat.beat.publishing import Publisher
+from celery_sqlbeat.beat.signals import signals_wait
+from celery_sqlbeat.beat.stock_file import runs_in_file
+from celery_sqlbeat.config import read_settings
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway
+from celery_sqlbeat.model import Claim
+from celery_sqlbeat.store import Store, open_store
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds between two tries while the database or the broker is away
+
+
+class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
+    """Any number of these run at the same time; each due job is fired by exactly one of them."""
+
+    def __init__(
+        self, app: Any, schedule_filename: Any = None, max_interval: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        self.settings = read_settings(app.conf, os.environ)
+        self.schedule_filename = schedule_filename
+        self._parts: Parts | None = None
+        self._store: Store | None = None
+        self._publisher = Publisher(app, self.apply_entry, self._entry_of, self.settings.statement_timeout)
+        self._failures = 0
+        kwargs.pop("schedule_filename", None)
+        super().__init__(app, {}, max_interval or self.settings.poll_interval, *args, **kwargs)
+
+    @property
+    def schedule(self) -> dict[Any, Any]:
+        """The entries of the code; what the table holds beside them is not loaded."""
+        entries: dict[Any, Any] = self.data
+        return entries
+
+    @schedule.setter
+    def schedule(self, entries: dict[Any, Any]) -> None:
+        self.data = entries
+
+    @property
+    def info(self) -> str:
+        """The line about the database in beat's banner."""
+        return f"    . db -> {self.settings.database_url.masked()}\n    . namespace -> {self.settings.namespace}"
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Fire what is due; returns the seconds to sleep. Neither raises nor blocks for more than a few seconds."""
+        with signals_wait():
+            try:
+                seconds = self._parts_of_this_process().tick()
+            except (DatabaseAway, BrokerAway) as error:
+                return self._wait("%s", error)
+            except Exception as error:
+                # Beat must go on: an exception here would end it, and with it every other job.
+                return self._wait("this tick failed (%s)", error, exc_info=True)
+        self._failures = 0
+        return min(seconds, float(self.max_interval))
+
+    def setup_schedule(self) -> None:
+        """Read the entries of the code. An entry that is wrong is reported by the import, and stops no other."""
+        self.install_default_entries(self.app.conf.beat_schedule)
+        for name, entry in self.app.conf.beat_schedule.items():
+            try:
+                self.data[name] = self._maybe_entry(name, entry)
+            except Exception:
+                self.data[name] = entry
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Send an entry as Celery does; the publisher learns whether that raised."""
+        send: Callable[..., Any] = super().apply_async
+        return self._publisher.watch(lambda: send(entry, producer=producer, advance=False, **kwargs))
+
+    def should_sync(self) -> bool:
+        """Never: what ran is in the database before the tick ends."""
+        return False
+
+    def close(self) -> None:
+        """Record what was published last, leave the register, close the connections. Celery calls it twice."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.firing.hand_over()
+            try:
+                parts.standing.say_stopped()
+            except DatabaseAway as error:
+                logger.info("the end of this beat is not registered: %s", error)
+        self._publisher.close()
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _parts_of_this_process(self) -> Parts:
+        if self._parts is None:
+            if self._store is None:
+                self._store = open_store(self.settings)
+            stock = runs_in_file(self.schedule_filename) if self.schedule_filename else {}
+            self._parts = assemble(self.app, self.settings, self._store, self._publisher, self.data, stock)
+        return self._parts
+
+    def _entry_of(self, claim: Claim) -> Any:
+        return entry_of(self.app, claim)
+
+    def _wait(self, text: str, error: Exception, exc_info: bool = False) -> float:
+        """Say once what is wrong, then ever more rarely; full jitter, so that many beats do not come back at once."""
+        self._failures += 1
+        longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
+        seconds = longest * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
+        logger.error(text + "; trying again in %.1f s", error, seconds, exc_info=exc_info and self._failures == 1)
+        return min(seconds, float(self.max_interval))

@@ -1,0 +1,49 @@
+"""What a beat knows of the server's clock and of outages: whether it may take leases from their holders.
+
+Pure but for the monotonic clock that it is given. After an outage living workers extend their leases first.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+_JUMP_SECONDS = 1.0  # two clocks that drift by more than this between two looks: one of them was set or stood still
+
+
+class Sight:
+    """Follows the server's clock by this process's monotonic one."""
+
+    def __init__(self, patience_seconds: float, longest_absence: float, clock: Callable[[], float] = time.monotonic):
+        self._patience = patience_seconds
+        self._longest_absence = longest_absence
+        self._clock = clock
+        self._seen: tuple[datetime, float] | None = None
+        self._reclaim_from = clock() + patience_seconds  # a new beat does not know what was before it
+
+    def saw(self, server_now: datetime, sent_at: float) -> None:
+        """The server said what time it is, to a statement sent at that monotonic instant."""
+        if self._seen is not None:
+            passed_there = (server_now - self._seen[0]).total_seconds()
+            passed_here = sent_at - self._seen[1]
+            if passed_here > self._longest_absence or abs(passed_there - passed_here) > _JUMP_SECONDS:
+                self.lost()
+        self._seen = (server_now, sent_at)
+
+    def lost(self) -> None:
+        """The database is out of sight, or was: whoever lives gets the chance to extend its lease."""
+        self._reclaim_from = self._clock() + self._patience
+
+    def may_reclaim(self) -> bool:
+        """Whether living workers have had the time to extend their leases."""
+        return self._clock() >= self._reclaim_from
+
+    def seconds_until(self, instant: datetime) -> float:
+        """How long until the server's clock shows this instant, by what it last said."""
+        if self._seen is None:
+            return 0.0
+        server_now = self._seen[0] + timedelta(seconds=self._clock() - self._seen[1])
+        return (instant - server_now).total_seconds()
+
+    def reclaim_in(self) -> float:
+        """Seconds until leases may be taken again."""
+        return max(0.0, self._reclaim_from - self._clock())

@@ -1,0 +1,58 @@
+"""What a beat looks after between fires: rows to fill in or set aside, deletions, locks without a run, old history."""
+
+import logging
+
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.store.protocol import FIRST_ID, AdminStore, BeatStore
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 500  # rows; one page at a time, so that nothing is locked for long
+_MOST_PAGES = 20  # of each kind and pass; the rest waits for the next pass
+_DAY = 86400.0
+
+
+class Tending:
+    """One pass over everything, at most once per poll interval."""
+
+    def __init__(
+        self, store: BeatStore, admin: AdminStore, planner: Planner, lock_seconds: float, history_days: float
+    ) -> None:
+        self._store = store
+        self._admin = admin
+        self._planner = planner
+        self._lock_seconds = lock_seconds
+        self._keep_seconds = history_days * _DAY
+
+    def tend(self) -> int:
+        """Do what is to be done; returns how many rows became ready to run or were set aside."""
+        done = self._mend()
+        for name in self._store.free_strays(self._lock_seconds):
+            logger.warning("job %s was locked without a run; it is free again", name)
+            done += 1
+        self._purge()
+        return done
+
+    def _mend(self) -> int:
+        done, after = 0, FIRST_ID
+        for _ in range(_MOST_PAGES):
+            rows = self._store.loose_rows(_BATCH, after)
+            if not rows:
+                break
+            after = rows[-1].job_id
+            self._store.delete_requested(row.job_id for row in rows if row.delete_requested)
+            mends, quarantines = self._planner.mend([row for row in rows if not row.delete_requested])
+            for quarantine in quarantines:
+                logger.error("job %s is set aside: %s", quarantine.job_name, quarantine.reason)
+            done += len(self._store.mend(mends, quarantines))
+            if len(rows) < _BATCH:
+                break
+        return done
+
+    def _purge(self) -> None:
+        after: str | None = FIRST_ID
+        for _ in range(_MOST_PAGES):
+            if after is None:
+                break
+            _, after = self._admin.purge_history(self._keep_seconds, _BATCH, after)
+        self._admin.purge_nodes(self._keep_seconds)
