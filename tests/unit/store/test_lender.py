@@ -11,6 +11,9 @@ import pytest
 
 from celery_sqlbeat.store.lender import Lender
 
+# From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all the same.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
 
 class FakeSession:
     """A session that knows who closed it."""

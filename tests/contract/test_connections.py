@@ -1,0 +1,328 @@
+"""Connections that are slow, cut, refused or inherited: calls end in time, and no step is lost or done twice."""
+
+import os
+import secrets
+import socket
+import sqlite3
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.lifecycle import after_success
+from celery_sqlbeat.model import Node
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.opening import dialect_for
+from celery_sqlbeat.store.session import Dialect
+from celery_sqlbeat.url import database_url
+from tests.contract.conftest import Place
+from tests.contract.world import World
+
+# From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all the same.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+on_postgresql = pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+here = pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
+PATIENCE = 0.3
+NODE = Node("n", "beat", "host", 1, "0")._asdict() | {"namespace": "default"}
+TIMEOUT = 0.5
+
+
+class Cut:
+    """A dialect whose sessions lose their connection at the next commit, after or before it happens."""
+
+    def __init__(self, inner: Dialect) -> None:
+        self._inner = cast(Any, inner)
+        self.name, self.errors = inner.name, inner.errors
+        self.single_statements_commit = inner.single_statements_commit
+        self.classify, self.explain = inner.classify, inner.explain
+        self.armed: str | None = None
+
+    def connect(self) -> Any:
+        return CutSession(self._inner.connect(), self)
+
+    def error(self) -> Exception:
+        if self.name == "sqlite":
+            return sqlite3.OperationalError("disk I/O error")
+        psycopg = pytest.importorskip("psycopg")
+        return cast(Exception, psycopg.OperationalError("server closed the connection unexpectedly"))
+
+
+class CutSession:
+    """One of its sessions."""
+
+    def __init__(self, inner: Any, dialect: Cut) -> None:
+        self._inner, self._dialect = inner, dialect
+        self._in_transaction = False
+        self.rollback, self.close, self.script = inner.rollback, inner.close, inner.script
+
+    def begin(self) -> None:
+        self._inner.begin()
+        self._in_transaction = True
+
+    def fetch(self, name: str, rows: Any = None, /, **scalars: Any) -> Any:
+        if self._in_transaction or name.startswith("read"):
+            return self._inner.fetch(name, rows, **scalars)
+        return self._cut(lambda: self._inner.fetch(name, rows, **scalars))
+
+    def commit(self) -> None:
+        self._cut(self._inner.commit)
+        self._in_transaction = False
+
+    def _cut(self, commit: Callable[[], Any]) -> Any:
+        armed, self._dialect.armed = self._dialect.armed, None
+        if armed is None:
+            return commit()
+        if armed == "after it happened":
+            commit()
+        raise self._dialect.error()
+
+
+def impatient(place: Place, world: World) -> Store:
+    """A store whose statements and calls give up soon."""
+    dialect = cast(Any, place.dialect())
+    dialect._timeout = TIMEOUT
+    return Store(Database(dialect, patience=PATIENCE), world.namespace)
+
+
+def in_a_child(check: Callable[[], object]) -> None:
+    """Fork, run the check there, and fail here if it failed there."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            check()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@here
+@pytest.mark.parametrize("when", ["after it happened", "before it happened"])
+def test_a_commit_without_an_answer_is_settled_for_every_step_of_a_fire(world: World, place: Place, when: str) -> None:
+    """Each step gives what it would have given, and is there once."""
+    name = world.add()
+    dialect = Cut(place.dialect())
+    store = Store(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
+    beat, worker = store.for_beat("beat-1"), store.for_worker("worker-1")
+
+    dialect.armed = when
+    (claim,) = world.claim(beat).claims
+    assert world.states(name) == ["claimed"]
+    assert world.job(name)["fence"] == claim.fence == 1
+
+    dialect.armed = when
+    assert beat.mark_published([(claim, 120.0)]) == {claim.run_id}
+
+    dialect.armed = when
+    run = worker.start([world.request(claim)])[claim.run_id]
+    assert world.job(name)["lockedby"] == "worker-1"
+
+    dialect.armed = when
+    assert worker.extend([(run, 120.0)]) == set()
+
+    dialect.armed = when
+    assert worker.finish([(run, after_success())]) == set()
+    assert world.states(name) == ["success"]
+    assert world.job(name)["fence"] == 2
+    store.close()
+
+
+@here
+@pytest.mark.parametrize("when", ["after it happened", "before it happened"])
+@pytest.mark.parametrize("step", ["give_back", "mark_dispatched"])
+def test_a_release_without_an_answer_is_settled(world: World, place: Place, when: str, step: str) -> None:
+    name = world.add()
+    dialect = Cut(place.dialect())
+    store = Store(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
+    beat = store.for_beat("beat-1")
+    (claim,) = world.claim(beat).claims
+    dialect.armed = when
+    done = beat.give_back([claim], "no broker") if step == "give_back" else beat.mark_dispatched([claim])
+    assert done == {claim.run_id}
+    assert world.states(name) == ["scheduled" if step == "give_back" else "dispatched"]
+    assert world.job(name)["fence"] == 2
+    store.close()
+
+
+@here
+def test_a_locked_row_ends_the_call_in_time(world: World, place: Place) -> None:
+    name = world.add()
+    run = world.running()
+    holder = cast(Any, place.dialect()).connect()
+    holder.begin()
+    holder._connection.execute(f"UPDATE Jobs SET Version = Version WHERE JobName = '{name}'")
+    store = impatient(place, world)
+    began = time.monotonic()
+    with pytest.raises(DatabaseAway):
+        store.for_worker("worker-1").extend([(run, 120.0)])
+    assert time.monotonic() - began < PATIENCE + 6 * TIMEOUT
+    holder.rollback()
+    assert store.for_worker("worker-1").extend([(run, 120.0)]) == set()
+    holder.close()
+    store.close()
+
+
+@on_postgresql
+def test_a_slow_statement_ends_the_call_in_time(world: World, place: Place) -> None:
+    store = impatient(place, world)
+    began = time.monotonic()
+    with pytest.raises(DatabaseAway):
+        store.database.write(lambda session: cast(Any, session)._connection.execute("SELECT pg_sleep(60)"))
+    assert time.monotonic() - began < PATIENCE + 6 * TIMEOUT
+    store.close()
+
+
+@on_postgresql
+def test_work_whose_connection_is_cut_is_repeated_once_on_a_new_one(world: World, place: Place) -> None:
+    name = world.add()
+    pids: list[int] = []
+
+    def work(session: Any) -> None:
+        pids.append(session._connection.info.backend_pid)
+        session._connection.execute("UPDATE Jobs SET Version = Version + 1 WHERE JobName = %s", [name])
+        if len(pids) == 1:
+            world.sql("SELECT pg_terminate_backend(?)", pids[0])
+        session.fetch("read_clock")
+
+    before = world.job(name)["version"]
+    world.store.database.write(work)
+    assert len(set(pids)) == 2
+    assert world.job(name)["version"] == before + 1
+
+
+@on_postgresql
+def test_an_idle_connection_that_was_cut_is_replaced_unnoticed(world: World) -> None:
+    world.add()
+    pid = world.store.database.write(lambda session: cast(Any, session)._connection.info.backend_pid)
+    world.sql("SELECT pg_terminate_backend(?)", pid)
+    assert len(world.claim().claims) == 1
+
+
+@on_postgresql
+@pytest.mark.slow
+def test_the_victim_of_a_deadlock_is_repeated(world: World, place: Place) -> None:
+    names = [world.add(), world.add()]
+    both = threading.Barrier(2)
+
+    def cross(first: str, second: str) -> None:
+        store = place.store(world.namespace)
+        tries: list[int] = []
+
+        def work(session: Any) -> None:
+            for name in (first, second):
+                text = "UPDATE Jobs SET Version = Version + 1 WHERE Namespace = %s AND JobName = %s"
+                session._connection.execute(text, [world.namespace, name])
+                if name == first and not tries:
+                    tries.append(1)
+                    both.wait(10)
+
+        store.database.write(work)
+        store.close()
+
+    before = [world.job(name)["version"] for name in names]
+    threads = [threading.Thread(target=cross, args=order) for order in (names, names[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [world.job(name)["version"] for name in names] == [version + 2 for version in before]
+
+
+@here
+def test_a_child_of_a_fork_works_and_leaves_its_parents_connection_alone(world: World) -> None:
+    name = world.add()
+    run = world.running()
+    in_a_child(lambda: _is_true(world.worker.extend([(run, 300.0)]) == set()))
+    assert world.worker.extend([(run, 120.0)]) == set()
+    assert world.finish(run)
+    assert world.states(name) == ["success"]
+
+
+@here
+def test_a_child_that_closes_its_store_closes_nothing_of_its_parent(world: World) -> None:
+    world.add()
+    run = world.running()
+    in_a_child(world.store.close)
+    assert world.worker.extend([(run, 120.0)]) == set()
+
+
+def test_what_a_child_commits_to_sqlite_stays_though_its_parent_closes(tmp_path: Path) -> None:
+    """The parent, last to close in its own eyes, must not delete the log that the child writes to."""
+    address = database_url(f"sqlite:///{tmp_path / 'jobs.db'}")
+    store = Store(Database(dialect_for(address, 5.0)))
+    store.migrate()
+    before = store.database.fetch("note_node", **NODE)
+    opened, closed = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        store.nodes().clock()
+        os.write(opened[1], b"x")
+        os.read(closed[0], 1)
+        store.database.fetch("stop_node", node_id="n", namespace="default")
+        os._exit(0)
+    os.read(opened[0], 1)
+    store.close()
+    os.write(closed[1], b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+    for end in (*opened, *closed):
+        os.close(end)
+    (node,) = store.nodes().seen(3600)
+    assert node.stopped_at is not None
+    assert node.stopped_at >= before[0][0]
+    store.close()
+
+
+def _is_true(fact: bool) -> None:
+    assert fact
+
+
+def test_to_construct_a_store_opens_nothing(tmp_path: Path) -> None:
+    for address in (f"sqlite:///{tmp_path / 'none' / 'jobs.db'}", "postgresql://beat@127.0.0.1:1/none"):
+        store = Store(Database(dialect_for(database_url(address), 1.0)))
+        store.for_beat("beat")
+        store.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["postgresql://beat:{}@127.0.0.1:1/jobs", "sqlite:////missing/{}/jobs.db"])
+def test_a_database_that_is_not_there_is_told_soon_in_one_line(address: str) -> None:
+    secret = secrets.token_hex(8)
+    database = Database(dialect_for(database_url(address.format(secret)), 1.0), patience=PATIENCE)
+    began = time.monotonic()
+    with pytest.raises(DatabaseAway) as caught:
+        database.read("read_clock")
+    assert time.monotonic() - began < 5
+    assert "\n" not in str(caught.value)
+    assert secret not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"postgresql://beat@127.0.0.1:{silent.getsockname()[1]}/jobs"
+        database = Database(dialect_for(database_url(address), TIMEOUT), patience=PATIENCE)
+        began = time.monotonic()
+        with pytest.raises(DatabaseAway):
+            database.read("read_clock")
+        assert time.monotonic() - began < 8
+
+
+@on_postgresql
+def test_a_login_that_is_refused_is_not_tried_again(world: World, place: Place) -> None:
+    good = cast(Any, place.dialect())._url
+    refused = database_url(f"postgresql://nobody_here:s3cret-word@{good.host}:{good.port}/{good.name}")
+    slept: list[float] = []
+    database = Database(dialect_for(refused, 2.0), sleep=slept.append)
+    with pytest.raises(StoreError) as caught:
+        database.read("read_clock")
+    assert not isinstance(caught.value, DatabaseAway)
+    assert "s3cret-word" not in str(caught.value)
+    assert slept == []
