@@ -16,6 +16,7 @@ DECLARE @ending TABLE (
     ClaimId uniqueidentifier NULL,
     Fence bigint NOT NULL,
     State varchar(20) NOT NULL,
+    Exclusive bit NOT NULL,
     Advances bit NOT NULL,
     SeenNextRunTime datetime2(6) NULL,
     RetrySeconds float(53) NULL,
@@ -28,9 +29,9 @@ DECLARE @released TABLE (
     PlannedAt datetime2(6) NULL
 );
 
-INSERT INTO @ending (JobId, RunId, ClaimId, Fence, State, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
+INSERT INTO @ending (JobId, RunId, ClaimId, Fence, State, Exclusive, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
 SELECT
-    p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Advances, r.SeenNextRunTime,
+    p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
     -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
     -- Its start does not lock the job, so its own row is locked here, before the job's.
     CASE
@@ -121,6 +122,8 @@ WHERE
         @only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (j.LeaseEndsAt <= @cutoff AND (j.StartedRetry IS NULL OR e.State IN ('retry', 'dlq')))
+        -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
+        OR (e.Exclusive = 0 AND e.State IN ('retry', 'dlq'))
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
