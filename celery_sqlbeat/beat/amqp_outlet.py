@@ -8,21 +8,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from amqp.exceptions import AMQPError, ConnectionForced
 from amqp.method_framing import frame_writer
 from amqp.serialization import dumps
 from amqp.spec import Basic
 from kombu import common
 
-from celery_sqlbeat.beat.amqp_wire import PUBLISH, Wire
+from celery_sqlbeat.beat.amqp_wire import PUBLISH, Wire, Written
 from celery_sqlbeat.beat.outlets import UNCERTAIN, Outlet, Shape, one_line
 
 _declare: Any = common.maybe_declare  # kombu leaves it without types
+_LONGEST_TTL = 2**32 - 1  # milliseconds; RabbitMQ closes the channel for more
 _ENOUGH = 32768  # bytes; the broker reads what there is while the next messages are made
 _CLOSE_SECONDS = 1.0  # a broker that does not answer a goodbye in this time is left without one
 
 
 class AmqpOutlet(Outlet):
     """Declares on one channel and publishes on another, so that a refused declaration costs only its own message."""
+
+    reserve = 0.1  # for the confirmations; they usually take a millisecond
 
     def __init__(self, app: Any, connection: Any, seconds: float) -> None:
         self._amqp = connection.connection
@@ -44,6 +48,7 @@ class AmqpOutlet(Outlet):
         self._channel.events["basic_return"].add(self._on_return)
         super().__init__(connection, app.amqp.Producer(self._channel, auto_declare=False))
         self.producer.maybe_declare = self._maybe_declare
+        self._away = ()  # to publish is to write into memory here
 
     def begin(self, run_id: str, label: str) -> None:
         """What is published from here on belongs to this run."""
@@ -62,6 +67,8 @@ class AmqpOutlet(Outlet):
     def _basic_publish(
         self, message: Any, exchange: str = "", routing_key: str = "", mandatory: bool = False, *_: Any, **__: Any
     ) -> None:
+        if int(message.properties.get("expiration") or 0) > _LONGEST_TTL:
+            del message.properties["expiration"]  # the worker looks at the header all the same
         if exchange not in self._exchanges:
             self._find_exchange(exchange)
         # A queue may have been deleted since it was declared. Other exchanges may have nobody to route to on purpose.
@@ -130,6 +137,7 @@ class AmqpOutlet(Outlet):
                 self._amqp.drain_events(timeout=self.remaining())
             except Exception as error:
                 self.broken = one_line(error)
+                self.refused = _refuses(error)
         failures, self._failures = self._failures, {}
         failures.update(dict.fromkeys(self._owners.values(), f"{UNCERTAIN} ({self.broken})"))
         self._owners.clear()
@@ -177,32 +185,7 @@ class AmqpOutlet(Outlet):
             self._amqp.collect()
 
 
-class Written:
-    """What stands in for a socket until everything is there."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def __len__(self) -> int:
-        return len(self._bytes)
-
-    def write(self, data: Any) -> None:
-        """Add a frame, or several."""
-        self._bytes += data
-
-    def take(self) -> bytes:
-        """All frames so far."""
-        taken, self._bytes = bytes(self._bytes), bytearray()
-        return taken
-
-    @contextmanager
-    def whole(self, longest: int) -> Iterator[None]:
-        """Keep a message either whole or not at all. Headers must fit into one frame, or the broker hangs up."""
-        start = len(self._bytes)
-        try:
-            yield
-            if len(self._bytes) - start > longest:
-                raise ValueError("the headers of the message are too large for the broker")
-        except Exception:
-            del self._bytes[start:]
-            raise
+def _refuses(error: Exception) -> bool:
+    """Whether the broker objects to what it was sent, rather than to be asked at all."""
+    code = getattr(error, "reply_code", None)
+    return isinstance(error, AMQPError) and bool(code) and code != ConnectionForced.code

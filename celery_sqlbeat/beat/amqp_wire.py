@@ -1,7 +1,8 @@
 """Messages of one kind as AMQP frames: what they have in common is written once, the rest for each of them."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from struct import pack
 from typing import Any
 
@@ -95,3 +96,34 @@ def _values(kinds: list[tuple[str, str]], properties: Mapping[str, Any]) -> byte
     present = [(kind, properties[name]) for name, kind in kinds if properties.get(name) is not None]
     written: bytes = dumps("".join(kind for kind, _ in present), [value for _, value in present])
     return written
+
+
+class Written:
+    """What stands in for a socket until everything is there."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def write(self, data: Any) -> None:
+        """Add a frame, or several."""
+        self._bytes += data
+
+    def take(self) -> bytes:
+        """All frames so far."""
+        taken, self._bytes = bytes(self._bytes), bytearray()
+        return taken
+
+    @contextmanager
+    def whole(self, longest: int) -> Iterator[None]:
+        """Keep a message either whole or not at all. Headers must fit into one frame, or the broker hangs up."""
+        start = len(self._bytes)
+        try:
+            yield
+            if len(self._bytes) - start > longest:
+                raise ValueError("the headers of the message are too large for the broker")
+        except Exception:
+            del self._bytes[start:]
+            raise

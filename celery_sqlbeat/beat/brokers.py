@@ -37,6 +37,11 @@ class Broker:
             self.close()
         return self._outlet
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the broker has just broken off the connection's channel because of what was published."""
+        return self._outlet is not None and self._outlet.refused
+
     def connect(self, seconds: float) -> None:
         """Be connected within so many seconds, or raise BrokerAway."""
         end = time.monotonic() + seconds
@@ -83,7 +88,7 @@ class Broker:
         connection.connect_timeout = min(connection.connect_timeout or share, share)
         if connection.get_transport_cls().driver_type == "redis":
             connect = min(options.get("socket_connect_timeout") or share, share)
-            answer = min(options.get("socket_timeout") or self._patience, self._patience)
+            answer = min(options.get("socket_timeout") or self._patience, self._patience, share)
             connection.transport_options = {
                 **connection.transport_options,
                 "socket_connect_timeout": connect,
@@ -98,7 +103,7 @@ class Broker:
             return AmqpOutlet(app, connection, seconds)
         producer = app.amqp.Producer(connection, auto_declare=False)
         if _is_plain_redis(producer.channel):
-            return RedisOutlet(connection, producer, self._patience)
+            return RedisOutlet(connection, producer)
         return Outlet(connection, producer)
 
     def _explained(self, error: Exception) -> str:

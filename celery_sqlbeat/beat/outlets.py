@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+TIME_UP = "no time was left to publish it"
 UNCERTAIN = "the broker did not confirm the message"
 
 
@@ -31,12 +32,13 @@ class Shape(NamedTuple):
 class Outlet:
     """Hands each message to the transport at once; what the transport took without an error counts as confirmed."""
 
-    reserve = 0.0  # seconds that an exchange with the broker may take once it has begun, and nothing can cut short
+    reserve = 0.0  # seconds before the deadline, from which on nothing new is begun
 
     def __init__(self, connection: Any, producer: Any) -> None:
         self.connection, self.producer = connection, producer
         self.until = 0.0
         self.broken: str | None = None
+        self.refused = False  # whether the broker broke it off because of one of the messages
         self.returned = False  # whether a queue that was declared turned out to be gone
         self.first: Any = None  # what Celery gave for the run's message, a First
         self.run_id = self._label = ""
@@ -79,7 +81,7 @@ class Outlet:
         """Let go of what has gathered."""
 
     def settle(self) -> dict[str, str]:
-        """Wait for the confirmations that are outstanding; returns the runs that got none, with the reason."""
+        """Wait for the confirmations that are outstanding; returns the runs that have none, with the reason."""
         return {}
 
     def probe(self, seconds: float) -> None:

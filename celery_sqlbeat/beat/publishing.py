@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from celery_sqlbeat.beat.brokers import Broker
-from celery_sqlbeat.beat.outlets import Outlet, one_line
+from celery_sqlbeat.beat.outlets import TIME_UP, Outlet, one_line
 from celery_sqlbeat.beat.sending import Sender
+from celery_sqlbeat.errors import BrokerAway
 from celery_sqlbeat.model import Claim
 
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 0.2  # messages that are slow to make do not wait for each other longer than that
-_TIME_UP = "no time was left to publish it"
+_RECONNECT_SECONDS = 2.0  # a broker that has just answered is there, or it is away
+_MOST_REFUSED = 1000  # jobs that are remembered, so that each costs others something but once
 
 
 class Sent(NamedTuple):
@@ -40,11 +42,15 @@ class Publisher:
         app: Any,
         apply_entry: Callable[..., Any] | None = None,
         entry_of: Callable[[Claim], Any] | None = None,
-        patience: float = 5.0,
+        patience: float = 1.0,
     ) -> None:
-        """`apply_entry` and `entry_of` are the scheduler's; `patience` is how long one answer of Redis may take."""
+        """`apply_entry` and `entry_of` are the scheduler's.
+
+        `patience`: seconds that one answer of Redis may take. With less time than that left, nothing is begun.
+        """
         self._broker = Broker(app, patience)
         self._sender = Sender(app, apply_entry, entry_of)
+        self._refused: set[str] = set()
 
     def identify(self, store_id: str, namespace: str) -> None:
         """Say for whom the messages are; workers on another store or namespace return them."""
@@ -56,6 +62,41 @@ class Publisher:
 
     def publish(self, claims: Sequence[Claim], until: float) -> Published:
         """Publish each of the claims; returns before `until`, an instant of the monotonic clock."""
+        suspects = [claim for claim in claims if claim.job_id in self._refused]
+        if not suspects:
+            return self._publish_isolating(claims, until)
+        published = self._publish_isolating([each for each in claims if each.job_id not in self._refused], until)
+        self._one_by_one(suspects, until, published)
+        return published
+
+    def _publish_isolating(self, claims: Sequence[Claim], until: float) -> Published:
+        published = self._publish(claims, until)
+        if not self._broker.was_refused:
+            return published
+        # The broker broke off at one of them. What it had taken by then goes out again under the same claim.
+        isolated = Published(published.confirmed, [])
+        self._one_by_one([claim for claim, _ in published.failed], until, isolated)
+        return isolated
+
+    def _one_by_one(self, claims: Iterable[Claim], until: float, published: Published) -> None:
+        """Let a message that the broker refuses break off nobody else's, and remember its job for the next time."""
+        waiting = list(claims)
+        while waiting:
+            try:
+                self._broker.connect(min(max(until - time.monotonic(), 0.0), _RECONNECT_SECONDS))
+            except BrokerAway as away:
+                published.failed.extend((claim, str(away)) for claim in waiting)
+                return
+            claim = waiting.pop(0)
+            alone = self._publish([claim], until)
+            published.confirmed.extend(alone.confirmed)
+            published.failed.extend(alone.failed)
+            if not self._broker.was_refused:
+                self._refused.discard(claim.job_id)
+            elif len(self._refused) < _MOST_REFUSED:
+                self._refused.add(claim.job_id)
+
+    def _publish(self, claims: Sequence[Claim], until: float) -> Published:
         outlet = self._broker.outlet
         if outlet is None:
             return Published([], [(claim, "the broker is not connected") for claim in claims])
@@ -75,7 +116,7 @@ class Publisher:
         for claim in claims:
             now = time.monotonic()
             if outlet.broken is not None or now + outlet.reserve >= outlet.until:
-                failures[claim.run_id] = outlet.broken or _TIME_UP
+                failures[claim.run_id] = outlet.broken or TIME_UP
                 continue
             try:
                 queue, wait_seconds = self._sender.send(claim, outlet)

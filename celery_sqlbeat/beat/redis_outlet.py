@@ -1,17 +1,18 @@
 """Redis: the commands that put messages into queues gather in a pipeline, and each has an answer of its own."""
 
+import time
 from contextlib import nullcontext
 from typing import Any
 
-from celery_sqlbeat.beat.outlets import UNCERTAIN, Outlet, one_line
+from celery_sqlbeat.beat.outlets import TIME_UP, UNCERTAIN, Outlet, one_line
 
 
 class RedisOutlet(Outlet):
     """Sends what has gathered in one exchange. The connection's socket time-out bounds it."""
 
-    def __init__(self, connection: Any, producer: Any, patience: float) -> None:
+    def __init__(self, connection: Any, producer: Any) -> None:
         super().__init__(connection, producer)
-        self.reserve = patience
+        self.reserve = connection.transport_options["socket_timeout"]
         self._client = producer.channel.client
         self._waiting = _Waiting(self, self._client)
         self._failures: dict[str, str] = {}
@@ -24,6 +25,10 @@ class RedisOutlet(Outlet):
         """Execute the pipeline. Where the answer is lost, each of its messages may or may not be in its queue."""
         owners, self._waiting.owners = self._waiting.owners, []
         if not owners:
+            return
+        if time.monotonic() >= self.until:
+            self._waiting.gathered.reset()
+            self._failures.update(dict.fromkeys(owners, TIME_UP))
             return
         try:
             answers = self._waiting.gathered.execute(raise_on_error=False)
