@@ -253,6 +253,21 @@ def test_an_overlapping_run_and_its_jobs_lock_may_end_together(world: World) -> 
     assert world.claim().claims == []
 
 
+def test_an_overlapping_run_may_be_lost_before_the_lock_of_its_job_ends(world: World) -> None:
+    """Its lease is shorter than the time to dispatch, and both its worker and its beat are gone."""
+    name = world.add(Policies='{"overlap": "allow", "lock_timeout": 5}')
+    run = world.running()
+    world.later(6)
+    world.sweep()
+    assert world.states(name) == ["retry"]
+    assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
+    again = world.claim_one()
+    assert (again.slot.scheduled_for, again.slot.attempt) == (run.scheduled_for, 2)
+    world.beat.mark_dispatched([again])
+    world.later(30)
+    assert world.claim().claims == []
+
+
 # The queue
 
 

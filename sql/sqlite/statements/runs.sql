@@ -9,7 +9,7 @@ WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
 
 r AS MATERIALIZED (
     SELECT
-        p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Advances, r.SeenNextRunTime,
+        p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
         -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
         CASE WHEN r.Exclusive = 1 OR r.State <> 'running' THEN p.retry_seconds END AS retry_seconds,
         CASE
@@ -67,7 +67,12 @@ WHERE
     AND (
         :only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
-        OR (Jobs.LeaseEndsAt <= after(:now, -:grace_seconds) AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq')))
+        OR (
+            Jobs.LeaseEndsAt <= after(:now, -:grace_seconds)
+            AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
+        )
+        -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
+        OR (r.Exclusive = 0 AND r.state IN ('retry', 'dlq'))
     )
 RETURNING
     Id,
