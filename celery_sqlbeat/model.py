@@ -168,6 +168,8 @@ class StartedRun(NamedTuple):
     lost_leases: int
     exclusive: int
     """1 where the run holds the lease of its job, 0 where runs of the job may overlap."""
+    start_id: str
+    """Which request this answers."""
 
 
 class HeldLease(NamedTuple):

@@ -1,6 +1,8 @@
 """What a beat looks after between fires: rows to fill in or set aside, deletions, locks without a run, old history."""
 
 import logging
+import time
+from collections.abc import Callable
 
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store.protocol import FIRST_ID, AdminStore, BeatStore
@@ -10,19 +12,28 @@ logger = logging.getLogger(__name__)
 _BATCH = 500  # rows; one page at a time, so that nothing is locked for long
 _MOST_PAGES = 20  # of each kind and pass; the rest waits for the next pass
 _DAY = 86400.0
+_PURGE_SECONDS = 3600.0  # history is kept for days; an idle beat asks the database little
 
 
 class Tending:
     """One pass over everything, at most once per poll interval."""
 
     def __init__(
-        self, store: BeatStore, admin: AdminStore, planner: Planner, lock_seconds: float, history_days: float
+        self,
+        store: BeatStore,
+        admin: AdminStore,
+        planner: Planner,
+        lock_seconds: float,
+        history_days: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._admin = admin
         self._planner = planner
         self._lock_seconds = lock_seconds
         self._keep_seconds = history_days * _DAY
+        self._clock = clock
+        self._next_purge = clock()
 
     def tend(self) -> int:
         """Do what is to be done; returns how many rows became ready to run or were set aside."""
@@ -30,7 +41,9 @@ class Tending:
         for name in self._store.free_strays(self._lock_seconds):
             logger.warning("job %s was locked without a run; it is free again", name)
             done += 1
-        self._purge()
+        if self._clock() >= self._next_purge:
+            self._purge()
+            self._next_purge = self._clock() + _PURGE_SECONDS
         return done
 
     def _mend(self) -> int:
@@ -50,9 +63,7 @@ class Tending:
         return done
 
     def _purge(self) -> None:
-        after: str | None = FIRST_ID
         for _ in range(_MOST_PAGES):
-            if after is None:
+            if self._admin.purge_history(self._keep_seconds, _BATCH) < _BATCH:
                 break
-            _, after = self._admin.purge_history(self._keep_seconds, _BATCH, after)
         self._admin.purge_nodes(self._keep_seconds)

@@ -109,8 +109,11 @@ class SqlAdminStore:
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
         return self._run_records("list_runs", before_id=before_id, page_size=page_size)
 
-    def job_runs(self, job_id: str, page_size: int, before: datetime | None = None) -> list[RunRecord]:
-        return self._run_records("list_job_runs", job_id=job_id, before=before or LAST_INSTANT, page_size=page_size)
+    def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
+        slot, attempt = (LAST_INSTANT, 0) if before is None else (before.scheduled_for, before.attempt)
+        return self._run_records(
+            "list_job_runs", job_id=job_id, before=slot, before_attempt=attempt, page_size=page_size
+        )
 
     def run(self, run_id: str) -> RunRecord | None:
         found = self._run_records("read_run", [(run_id,)])
@@ -125,15 +128,9 @@ class SqlAdminStore:
             return set()
         return {row[0] for row in self._database.fetch("purge_dead", rows, namespace=self._namespace)}
 
-    def purge_history(self, keep_seconds: float, batch_size: int, after_id: str = FIRST_ID) -> tuple[int, str | None]:
-        rows = self._database.fetch(
-            "purge_runs",
-            namespace=self._namespace,
-            keep_seconds=keep_seconds,
-            batch_size=batch_size,
-            after_id=after_id,
-        )
-        return len(rows), max(row[0] for row in rows) if len(rows) == batch_size else None
+    def purge_history(self, keep_seconds: float, batch_size: int) -> int:
+        scope = {"namespace": self._namespace, "keep_seconds": keep_seconds, "batch_size": batch_size}
+        return len(self._database.fetch("purge_runs", **scope))
 
     def purge_nodes(self, keep_seconds: float) -> None:
         self._database.fetch("purge_nodes", namespace=self._namespace, keep_seconds=keep_seconds)

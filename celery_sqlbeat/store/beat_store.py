@@ -53,8 +53,8 @@ class SqlBeatStore:
     def mark_dispatched(self, claims: Iterable[Claim]) -> set[str]:
         return self._release_claims(claims, Ending(DISPATCHED))
 
-    def give_back(self, claims: Iterable[Claim], reason: str) -> set[str]:
-        return self._release_claims(claims, given_back(reason))
+    def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
+        return self._release_claims(claims, given_back(reason, seconds))
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
         scope = {"namespace": self._namespace, "grace_seconds": grace_seconds, "batch_size": batch_size}

@@ -22,6 +22,7 @@ PARAMETERS = {
     "batch_size": "int",
     "beat": "nvarchar(200)",
     "before": "datetime2(6)",
+    "before_attempt": "int",
     "before_id": "varchar(36)",
     "broker_fingerprint": "nvarchar(200)",
     "checksum": "varchar(64)",

@@ -55,6 +55,14 @@ class Wake(NamedTuple):
     outbox_at: datetime | None
     changes: int
 
+    def starts_at(self) -> datetime | None:
+        """When there is something to claim."""
+        return min((at for at in (self.due_at, self.outbox_at) if at is not None), default=None)
+
+    def ends_at(self) -> datetime | None:
+        """When a lease ends."""
+        return min((at for at in (self.lease_ends_at, self.held_ends_at) if at is not None), default=None)
+
     def earliest(self) -> datetime | None:
         """The first of them all."""
         return min((at for at in self[1:6] if at is not None), default=None)
@@ -93,8 +101,11 @@ class BeatStore(Protocol):
     def mark_dispatched(self, claims: Iterable[Claim]) -> set[str]:
         """Record slots that were fired and forgotten: their jobs go on at once."""
 
-    def give_back(self, claims: Iterable[Claim], reason: str) -> set[str]:
-        """Give back what was not published for certain, unless a worker has started it meanwhile."""
+    def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
+        """Give back what was not published for certain, unless a worker has started it meanwhile.
+
+        It is due again after so many seconds.
+        """
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
         """Leases that ended so long ago or longer, of leased and of overlapping runs."""
@@ -146,7 +157,8 @@ class WorkerStore(Protocol):
     def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
         """Take over the leases of the runs that may begin, by run id; a run that is missing is stale or a duplicate.
 
-        Asking twice with the same start id gives the same answer, so a lost reply is no lost start.
+        Asking twice with the same start id gives the same answer, so a lost reply is no lost start. Where two requests
+        of one batch ask for the same run, the start id in the answer says which of them may begin.
         """
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> set[str]:
@@ -191,8 +203,8 @@ class AdminStore(Protocol):
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
         """A page of the history, newest first."""
 
-    def job_runs(self, job_id: str, page_size: int, before: datetime | None = None) -> list[RunRecord]:
-        """A page of one job's history, latest slot first."""
+    def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
+        """A page of one job's history, latest slot and attempt first; the next one is before the last of this one."""
 
     def run(self, run_id: str) -> RunRecord | None:
         """One attempt."""
@@ -206,8 +218,8 @@ class AdminStore(Protocol):
     def purge_dead(self, run_ids: Iterable[str]) -> set[str]:
         """Delete dead letters for good."""
 
-    def purge_history(self, keep_seconds: float, batch_size: int, after_id: str = FIRST_ID) -> tuple[int, str | None]:
-        """Delete a batch of ended runs; returns how many, and from which id to go on (None: nothing is left)."""
+    def purge_history(self, keep_seconds: float, batch_size: int) -> int:
+        """Delete a batch of ended runs, the oldest first; returns how many. Fewer than a batch: nothing is left."""
 
     def purge_nodes(self, keep_seconds: float) -> None:
         """Forget nodes that were not alive for so long."""

@@ -5,7 +5,7 @@ from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from celery_sqlbeat.lifecycle import FAILED, RUNNING, TRANSITIONS, Ending
+from celery_sqlbeat.lifecycle import FAILED, LONGEST_REASON, RUNNING, TRANSITIONS, Ending
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Rows, Session
 
@@ -53,12 +53,12 @@ def release(
                 job_id in free,
                 end.state,
                 _via(end.state),
-                end.reason,
+                _storable(end.reason, LONGEST_REASON),
                 end.retry_seconds,
                 end.failures,
                 end.lost_leases,
-                _bounded(end.error, _LONGEST_ERROR),
-                _bounded(end.traceback, _LONGEST_TRACEBACK),
+                _storable(end.error, _LONGEST_ERROR),
+                _storable(end.traceback, _LONGEST_TRACEBACK),
             )
             for job_id, run_id, claim_id, fence, end in ordered
         ]
@@ -92,7 +92,9 @@ def _via(state: str) -> str | None:
     return FAILED if (RUNNING, state) not in TRANSITIONS and (FAILED, state) in TRANSITIONS else None
 
 
-def _bounded(text: str | None, longest: int) -> str | None:
-    if text is None or len(text) <= longest:
-        return text
-    return "... " + text[4 - longest :]
+def _storable(text: str | None, longest: int) -> str | None:
+    """The end of a text as every database takes it: an error may hold bytes of a file's name, which are no text."""
+    if text is None:
+        return None
+    clean = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return clean if len(clean) <= longest else "... " + clean[4 - longest :]

@@ -9,6 +9,8 @@ from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.run_store import Release, release
 from celery_sqlbeat.store.session import Session
 
+_BY_RETRIES = itemgetter(StartRequest._fields.index("celery_retries"))
+
 
 class SqlWorkerStore:
     """The WorkerStore of one namespace in a SQL database."""
@@ -19,7 +21,9 @@ class SqlWorkerStore:
         self._worker = worker
 
     def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
-        rows = sorted(requests, key=itemgetter(0))
+        # Of two requests for one run the one with more of Celery's own retries counts.
+        by_run = {one.run_id: one for one in sorted(requests, key=_BY_RETRIES)}
+        rows = [by_run[run_id] for run_id in sorted(by_run)]
         started = self._start(rows)
         # Where the statement waited for a job whose beat was just marking the run dispatched, it knew only the state
         # before: what looks stale is looked at once more.
@@ -33,7 +37,9 @@ class SqlWorkerStore:
         def work(session: Session) -> dict[str, StartedRun]:
             won = {row[0]: row[1:] for row in session.fetch("start_jobs", rows, **scope)}
             candidates = [(*row, *won.get(row.run_id, (None, None))) for row in rows]
-            return {row[0]: StartedRun._make(row) for row in session.fetch("start_runs", candidates, **scope)}
+            asked = {row.run_id: row.start_id for row in rows}
+            begun = session.fetch("start_runs", candidates, **scope)
+            return {row[0]: StartedRun._make((*row, asked[row[0]])) for row in begun}
 
         return self._database.write(work)
 

@@ -666,3 +666,12 @@ def test_a_long_error_is_kept_by_its_end(world: World) -> None:
     error = world.runs(name)[0]["error"]
     assert len(error) == 2000
     assert error.startswith("... x") and error.endswith("the last line")
+
+
+def test_an_error_that_is_no_text_is_stored_as_far_as_it_is(world: World) -> None:
+    """The name of a file may hold any bytes; the outcome of the other runs must not wait for it."""
+    name = world.add()
+    run = world.running()
+    assert world.finish(run, Ending("dlq", "odd", None, 1, 0, "no file \udcff\0here", "Traceback \udcff"))
+    error = world.runs(name)[0]["error"]
+    assert error.startswith("no file ") and error.endswith("here")

@@ -157,7 +157,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_marks_starts_and_heartbeats_write_no_index_entry_on_postgresql(filled: pg.PostgresqlSession) -> None:
     """They change no indexed column of a job; where the pages have room, all of them are heap-only updates.
 
-    The room is made before each of them. Another session that looks at the table (autovacuum's) would keep old versions.
+    The room is made before each of them; a session of autovacuum that looks at the table would keep old versions.
     """
     filled.script("ALTER TABLE Jobs SET (autovacuum_enabled = off)")
     fleet = _Fleet(filled, "hot")

@@ -317,3 +317,14 @@ def test_an_overlapping_run_that_was_un_started_runs_again_under_the_same_attemp
     assert world.start(claim) is None
     assert world.start(again) is not None
     assert world.states(name) == ["running"]
+
+
+def test_of_two_requests_for_one_run_in_one_batch_one_may_begin(world: World) -> None:
+    """A broker may deliver a message twice to one worker; its batch must not start both."""
+    world.add()
+    claim = world.claim_one()
+    first, second = world.request(claim), world.request(claim)
+    started = world.worker.start([first, second])
+    assert started[claim.run_id].start_id in (first.start_id, second.start_id)
+    again = world.worker.start([first])
+    assert bool(again) == (started[claim.run_id].start_id == first.start_id)

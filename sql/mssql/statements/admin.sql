@@ -205,13 +205,15 @@ WHERE Namespace = @namespace AND Seq < @before_seq
 ORDER BY Seq DESC;
 
 -- name: list_job_runs
--- The runs of one job, latest slot first.
+-- The runs of one job, latest slot and attempt first.
 SELECT TOP (@page_size)
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
     CreatedAt
 FROM dbo.JobRuns
-WHERE JobId = @job_id AND Namespace = @namespace AND ScheduledFor < @before
+WHERE
+    JobId = @job_id AND Namespace = @namespace AND ScheduledFor <= @before
+    AND (ScheduledFor < @before OR Attempt < @before_attempt)
 ORDER BY ScheduledFor DESC, Attempt DESC;
 
 -- name: list_dead

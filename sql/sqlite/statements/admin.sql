@@ -129,13 +129,13 @@ ORDER BY RunId DESC
 LIMIT :page_size;
 
 -- name: list_job_runs
--- The runs of one job, latest slot first.
+-- The runs of one job, latest slot and attempt first.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
     CreatedAt
 FROM JobRuns
-WHERE JobId = :job_id AND Namespace = :namespace AND ScheduledFor < :before
+WHERE JobId = :job_id AND Namespace = :namespace AND (ScheduledFor, Attempt) < (:before, :before_attempt)
 ORDER BY ScheduledFor DESC, Attempt DESC
 LIMIT :page_size;
 
@@ -185,19 +185,20 @@ WHERE
     );
 
 -- name: purge_runs
--- Ended rows older than the history is kept; dead letters stay until they are purged by name.
+-- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
+-- instant, so the index by instants bounds the search, and each batch begins with the oldest rows that are left.
 DELETE FROM JobRuns
 WHERE
     RunId IN (
         SELECT r.RunId
         FROM JobRuns AS r
         WHERE
-            r.Namespace = :namespace AND r.RunId > :after_id
+            r.ScheduledFor < after(:now, -:keep_seconds) AND r.FinishedAt < after(:now, -:keep_seconds)
+            AND r.Namespace = :namespace
             AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
             AND r.DueAt IS NULL
-            AND r.FinishedAt < after(:now, -:keep_seconds)
             AND NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
-        ORDER BY r.RunId
+        ORDER BY r.ScheduledFor
         LIMIT :batch_size
     )
 RETURNING RunId;
