@@ -61,6 +61,7 @@ def assemble(
         code.release,
         settings.worker_memory,
         settings.heartbeat_interval * settings.heartbeat_failures,
+        code.owner,
     )
     server_now = standing.say_alive()
     rules = Rules(

@@ -1,6 +1,7 @@
 """One fire, from the claim to the mark: claim a batch, publish it, record what the broker has, give back the rest."""
 
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Sent
 from celery_sqlbeat.beat.standing import Standing
-from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store.protocol import BeatStore, Plans
 
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Of the dispatch timeout, kept for recording what was published before anybody may take the claim over.
 _MARK_SHARE = 0.3
+# Seconds before a slot that was not published is due again; a message that no broker takes must not keep beat busy.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 
 
 class _Unrecorded(NamedTuple):
@@ -23,6 +26,15 @@ class _Unrecorded(NamedTuple):
 
     published: Published
     until: float
+
+
+class Fired(NamedTuple):
+    """What one batch found."""
+
+    something: bool
+    """Whether anything was to be had; it may be due and held by others."""
+    more: bool
+    """Whether there may be more."""
 
 
 class Firing:
@@ -48,9 +60,11 @@ class Firing:
         self._dispatch_seconds = dispatch_seconds
         self._clock = clock
         self._unrecorded: _Unrecorded | None = None
+        self._refusals: dict[str, int] = {}
+        self._unleased: set[str | None] = set()
 
-    def fire(self) -> bool:
-        """Fire one batch; whether there may be more that is due."""
+    def fire(self) -> Fired:
+        """Fire one batch."""
         self.record()
         # Counted from before the sending, by this process's own clock: the claim is never older than that.
         until = self._clock() + self._dispatch_seconds
@@ -66,31 +80,42 @@ class Firing:
             )
             self._unrecorded = _Unrecorded(published, until)
             self.record()
-        return claimed.looked_at >= self._batch_size
+        return Fired(claimed.looked_at > 0, claimed.looked_at >= self._batch_size)
 
     def record(self) -> None:
-        """Tell the database what the broker has; again, where the database was away the last time."""
+        """Tell the database what the broker has; again, where the database was away the last time.
+
+        Past the dispatch timeout the claims belong to whoever takes them. Where nobody has yet, to record them is
+        still better than to send them twice; where somebody has, the fence decides and nothing is written.
+        """
         if self._unrecorded is None:
             return
         published, until = self._unrecorded
-        if self._clock() >= until:
-            # By now the claims belong to whoever takes them; every write of ours would find that out.
-            logger.warning("%d published claims could not be recorded in time", len(published.confirmed))
-            self._unrecorded = None
-            return
+        try:
+            self._write(published)
+        except DatabaseAway:
+            raise
+        except Exception:
+            if self._clock() < until:
+                raise
+            logger.exception("%d published claims cannot be recorded", len(published.confirmed))
+        self._unrecorded = None
+
+    def _write(self, published: Published) -> None:
         leased, forgotten = self._by_kind(published.confirmed)
         if forgotten:
             self._store.mark_dispatched(forgotten)
         if leased:
             self._store.mark_published([(sent.claim, sent.claim.lease_seconds + sent.wait_seconds) for sent in leased])
         self._give_back(published.failed)
-        self._unrecorded = None
+        for sent in published.confirmed:
+            self._refusals.pop(sent.claim.job_id, None)
 
     def hand_over(self) -> None:
         """At the end of this process: record what can still be recorded."""
         try:
             self.record()
-        except DatabaseAway as error:
+        except StoreError as error:
             logger.warning("what was published last is not recorded: %s", error)
 
     def _by_kind(self, confirmed: Sequence[Sent]) -> tuple[list[Sent], list[Claim]]:
@@ -100,12 +125,34 @@ class Firing:
                 leased.append(sent)
             else:
                 forgotten.append(sent.claim)
+                if sent.claim.exclusive:
+                    self._say_unleased(sent.queue)
         return leased, forgotten
 
     def _give_back(self, failed: Sequence[tuple[Claim, str]]) -> None:
-        reasons: dict[str, list[Claim]] = {}
+        groups: dict[tuple[str, int], list[Claim]] = {}
         for claim, reason in failed:
-            logger.error("job %s was not published: %s", claim.job_name, reason)
-            reasons.setdefault(reason, []).append(claim)
-        for reason, claims in reasons.items():
-            self._store.give_back(claims, reason)
+            groups.setdefault((reason, self._refusals.get(claim.job_id, 0)), []).append(claim)
+        for (reason, refusals), claims in groups.items():
+            seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(refusals, 10))
+            seconds *= 0.5 + 0.5 * random.random()  # noqa: S311 - no secret
+            given = self._store.give_back(claims, reason, seconds)
+            for claim in claims:
+                if claim.run_id in given:
+                    self._refusals[claim.job_id] = refusals + 1
+                    logger.error(
+                        "job %s, slot %s, fence %d was not published: %s; again in %.1f s",
+                        claim.job_name,
+                        claim.slot.scheduled_for,
+                        claim.fence,
+                        reason,
+                        seconds,
+                    )
+
+    def _say_unleased(self, queue: str | None) -> None:
+        if queue not in self._unleased:
+            self._unleased.add(queue)
+            logger.warning(
+                "no worker with celery-sqlbeat consumes %s: its tasks are fired and forgotten, without lease or retry",
+                "some exchanges" if queue is None else f"queue {queue!r}",
+            )

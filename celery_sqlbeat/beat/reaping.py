@@ -40,7 +40,7 @@ class Reaping:
         self._clock = clock
 
     def reap(self) -> int:
-        """Deal with a batch of ended leases; returns how many were found."""
+        """Deal with a batch of ended leases; returns how many were dealt with."""
         found = self._store.ended(self._batch_size)
         endings: list[tuple[HeldLease, Ending]] = []
         waiting: list[tuple[HeldLease, Republish]] = []
@@ -63,8 +63,7 @@ class Reaping:
                     lease.fence,
                     ending.reason or ending.state,
                 )
-        self._publish_again(waiting)
-        return len(found)
+        return len(taken) + self._publish_again(waiting)
 
     def _answer(self, lease: HeldLease) -> Ending | Republish:
         facts = EndedLease(
@@ -84,7 +83,7 @@ class Reaping:
         except FieldError:
             return None
 
-    def _publish_again(self, waiting: Sequence[tuple[HeldLease, Republish]]) -> None:
+    def _publish_again(self, waiting: Sequence[tuple[HeldLease, Republish]]) -> int:
         """Extend first, publish then: whoever extends is the only one to publish, and what is lost is seen again."""
         until = self._clock() + self._dispatch_seconds
         won = self._store.extend_queued([(lease, answer.queued_seconds) for lease, answer in waiting])
@@ -92,6 +91,7 @@ class Reaping:
         if again:
             logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
             self._publisher.publish(again, until)
+        return len(won)
 
 
 def _claim_of(lease: HeldLease) -> Claim:

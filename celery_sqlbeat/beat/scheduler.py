@@ -17,7 +17,7 @@ from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.signals import signals_wait
 from celery_sqlbeat.beat.stock_file import runs_in_file
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway
+from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store import Store, open_store
 
@@ -61,7 +61,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         with signals_wait():
             try:
                 seconds = self._parts_of_this_process().tick()
-            except (DatabaseAway, BrokerAway) as error:
+            except SqlbeatError as error:  # each of them says in one line what is wrong
                 return self._wait("%s", error)
             except Exception as error:
                 # Beat must go on: an exception here would end it, and with it every other job.
@@ -94,7 +94,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             parts.firing.hand_over()
             try:
                 parts.standing.say_stopped()
-            except DatabaseAway as error:
+            except SqlbeatError as error:
                 logger.info("the end of this beat is not registered: %s", error)
         self._publisher.close()
         store, self._store = self._store, None
@@ -116,6 +116,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Say once what is wrong, then ever more rarely; full jitter, so that many beats do not come back at once."""
         self._failures += 1
         longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
-        seconds = longest * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
+        seconds = min(longest, float(self.max_interval)) * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
         logger.error(text + "; trying again in %.1f s", error, seconds, exc_info=exc_info and self._failures == 1)
-        return min(seconds, float(self.max_interval))
+        return seconds

@@ -18,6 +18,7 @@ class Sight:
         self._longest_absence = longest_absence
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
+        self._is_away = False
         self._reclaim_from = clock() + patience_seconds  # a new beat does not know what was before it
 
     def saw(self, server_now: datetime, sent_at: float) -> None:
@@ -25,9 +26,14 @@ class Sight:
         if self._seen is not None:
             passed_there = (server_now - self._seen[0]).total_seconds()
             passed_here = sent_at - self._seen[1]
-            if passed_here > self._longest_absence or abs(passed_there - passed_here) > _JUMP_SECONDS:
+            jumped = abs(passed_there - passed_here) > _JUMP_SECONDS
+            if self._is_away or jumped or passed_here > self._longest_absence:
                 self.lost()
-        self._seen = (server_now, sent_at)
+        self._seen, self._is_away = (server_now, sent_at), False
+
+    def away(self) -> None:
+        """The database did not answer, so it may not have answered the workers either."""
+        self._is_away = True
 
     def lost(self) -> None:
         """The database is out of sight, or was: whoever lives gets the chance to extend its lease."""

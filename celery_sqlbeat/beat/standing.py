@@ -24,6 +24,7 @@ class Standing:
         release: str | None,
         worker_memory: float,
         alive_seconds: float,
+        owner: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nodes = nodes
@@ -35,7 +36,7 @@ class Standing:
         host = socket.gethostname()
         # The random part makes it another beat after a restart, even under the same process id.
         name = f"beat@{host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        self._node = Node(name, "beat", host, os.getpid(), version, release)
+        self._node = Node(name, "beat", host, os.getpid(), version, release, code_owner=owner)
 
     @property
     def name(self) -> str:

@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from celery_sqlbeat.beat.firing import Firing
+from celery_sqlbeat.beat.firing import Fired, Firing
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
+from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.store.protocol import BeatStore, Wake
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _SPACING_SECONDS = 0.01  # between two claims: under load a few jobs share one, and nothing is later than this
+_LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 
 
 class Tick:
@@ -50,57 +52,89 @@ class Tick:
         self._poll = poll_interval
         self._notice = notice_interval or poll_interval
         self._clock = clock
-        self._next_poll = clock()
+        self._next_poll = self._next_notice = self._wake_at = self._next_reap = clock()
         self._wake: Wake | None = None
-        self._wake_at = clock()
+        self._in_vain = 0
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until there is something to do again."""
+        try:
+            return self._walk()
+        except DatabaseAway:
+            self._sight.away()
+            raise
+
+    def _walk(self) -> float:
+        self._firing.record()  # what the broker has already comes before everything else
         now = self._clock()
         if now >= self._next_poll:
             self._look_after()
             self._next_poll = self._clock() + self._poll
-            self._wake = None
-        elif now < self._wake_at and not self._was_changed():
-            return min(self._wake_at - self._clock(), self._notice)
+        elif now < self._wake_at and not self._was_changed(now):
+            return self._rest()
         wake = self._look()
-        if _has_come(wake.lease_ends_at, wake) or _has_come(wake.held_ends_at, wake):
-            self._publisher.connect(_CONNECT_SECONDS)
-            self._reaping.reap()
-        more = False
-        if _has_come(wake.due_at, wake) or _has_come(wake.outbox_at, wake):
-            self._publisher.connect(_CONNECT_SECONDS)  # before anything is claimed
-            more = self._firing.fire()
-        if more:
+        reaped = self._reap(wake)
+        fired = self._fire(wake)
+        if fired is not None and fired.more:
+            self._wake_at = now
             return 0.0
-        return self._sleep(self._look())
+        return self._sleep(wake if fired is None and not reaped else self._look())
+
+    def _reap(self, wake: Wake) -> bool:
+        if self._clock() < self._next_reap or not _has_come(wake.ends_at(), wake):
+            return False
+        self._publisher.connect(_CONNECT_SECONDS)
+        if not self._reaping.reap():
+            self._next_reap = self._clock() + _LONGEST_SPACING
+        return True
+
+    def _fire(self, wake: Wake) -> Fired | None:
+        if not _has_come(wake.starts_at(), wake):
+            return None
+        self._publisher.connect(_CONNECT_SECONDS)  # before anything is claimed
+        fired = self._firing.fire()
+        self._in_vain = 0 if fired.something else self._in_vain + 1
+        return fired
 
     def _look_after(self) -> None:
         sent_at = self._clock()
         self._sight.saw(self._standing.say_alive(), sent_at)
-        self._firing.record()
-        self._tending.tend()
+        try:
+            self._tending.tend()
+        except DatabaseAway:
+            raise
+        except StoreError as error:
+            logger.error("what is done once in a while failed, the jobs go on: %s", error)
 
-    def _was_changed(self) -> bool:
+    def _was_changed(self, now: float) -> bool:
+        if now < self._next_notice:
+            return False
+        self._next_notice = now + self._notice
         return self._wake is None or self._store.changes() != self._wake.changes
 
     def _look(self) -> Wake:
         sent_at = self._clock()
         self._wake = wake = self._store.next_wake(self._code_keys)
         self._sight.saw(wake.now, sent_at)
+        self._next_notice = sent_at + self._notice
         return wake
 
     def _sleep(self, wake: Wake) -> float:
         """Until the earliest deadline of any kind, but no longer than until the next look for changes by hand."""
         now = self._clock()
-        until = self._next_poll - now
-        earliest = wake.earliest()
-        if earliest is not None:
-            until = min(until, max(self._sight.seconds_until(earliest), _SPACING_SECONDS))
-        if not self._sight.may_reclaim():
-            until = min(until, self._sight.reclaim_in())
-        self._wake_at = now + until
-        return max(0.0, min(until, self._notice))
+        waits = [self._next_poll - now]
+        if (starts_at := wake.starts_at()) is not None:
+            spacing = min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(self._in_vain, 10))
+            waits.append(max(self._sight.seconds_until(starts_at), spacing))
+        if (ends_at := wake.ends_at()) is not None:
+            waits.append(max(self._sight.seconds_until(ends_at), self._next_reap - now, _SPACING_SECONDS))
+        if wake.planned_at is not None:
+            waits.append(max(self._sight.seconds_until(wake.planned_at), _SPACING_SECONDS))
+        self._wake_at = now + min(waits)
+        return self._rest()
+
+    def _rest(self) -> float:
+        return max(0.0, min(self._wake_at, self._next_notice, self._next_poll) - self._clock())
 
 
 def _has_come(instant: datetime | None, wake: Wake) -> bool:
