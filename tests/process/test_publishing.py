@@ -63,7 +63,7 @@ def stock(app: Celery, each: Claim) -> None:
     options = {**each.options, "task_id": each.run_id, "headers": dict(each.options.get("headers") or {})}
     entry = scheduler.Entry(each.job_name, each.task_name, None, 0, 10, each.args, each.kwargs, options, app=app)
     scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
-    scheduler.close()
+    scheduler.connection.release()
 
 
 def assert_same(ours: Arrived, theirs: Arrived, each: Claim) -> None:
@@ -71,8 +71,9 @@ def assert_same(ours: Arrived, theirs: Arrived, each: Claim) -> None:
     extra = headers.pop("sqlbeat")
     assert (extra["run"], extra["claim"], extra["fence"]) == (each.run_id, each.claim_id, each.fence)
     assert headers.pop("periodic_task_name") == each.job_name
+    assert headers.pop("celery_beat_task") is True
     assert headers.pop("argsrepr").startswith(theirs.headers["argsrepr"] + "  # ")
-    expected = {name: value for name, value in theirs.headers.items() if name != "argsrepr"}
+    expected = {name: value for name, value in theirs.headers.items() if name not in ("argsrepr", "celery_beat_task")}
     for name in ("eta", "expires"):
         assert_soon(headers.pop(name), expected.pop(name))
     assert headers == expected
@@ -232,8 +233,8 @@ def test_the_signals_of_celery_see_each_message(broker: Place) -> None:
 
     publisher = Publisher(broker.app())
     published(publisher, [claim() for _ in range(3)])  # so that there is a likeness before anybody listens
-    signals.before_task_publish.connect(before)
-    signals.after_task_publish.connect(after)
+    signals.before_task_publish.connect(before, weak=False)
+    signals.after_task_publish.connect(after, weak=False)
     try:
         claims = [claim() for _ in range(3)]
         published(publisher, claims)
