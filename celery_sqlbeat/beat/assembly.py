@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import celery_sqlbeat
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.code_calls import CodeCalls
-from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
+from celery_sqlbeat.beat.entries import read_entries
 from celery_sqlbeat.beat.firing import Firing
+from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
@@ -26,6 +27,7 @@ from celery_sqlbeat.store import Store
 
 logger = logging.getLogger(__name__)
 
+_POLLS_ALIVE = 3  # a beat says at every poll that it is alive; after so many missed ones it is not
 _RECONNECT_SECONDS = 15.0  # the longest that a worker's breaker waits before it tries the database again
 
 
@@ -72,18 +74,19 @@ def assemble(
         app.conf.beat_cron_starting_deadline,
     )
     first = first_runs(code, server_now, stock)
-    importing = CodePlanner(code, rules, first, stock)
-    _import(store, code, importing, alive_seconds=3 * settings.poll_interval)
-    planner = Planner(rules, code=custom_slots(code, importing.since))
+    imported = CodePlanner(code, rules, first, stock)
+    importing = Importing(store.for_code(), code, imported, _POLLS_ALIVE * settings.poll_interval)
+    importing.bring()
+    planner = Planner(rules, code=custom_slots(code, imported.since))
     sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval)
     beat_store = store.for_beat(standing.name)
-    firing = Firing(
-        beat_store, planner, publisher, standing, CodeCalls(code), settings.batch_size, settings.dispatch_timeout
-    )
+    calls = CodeCalls(code)
+    firing = Firing(beat_store, planner, publisher, standing, calls, settings.batch_size, settings.dispatch_timeout)
     reaping = Reaping(
         beat_store,
         publisher,
         standing,
+        calls,
         sight,
         settings.max_lost_leases,
         settings.dispatch_timeout,
@@ -98,24 +101,9 @@ def assemble(
         firing,
         reaping,
         tending,
-        sorted(code.by_key()),
+        importing,
+        calls.keys,
         settings.poll_interval,
         settings.notice_interval,
     )
     return Parts(tick, standing, firing)
-
-
-def _import(store: Store, code: CodeSchedule, plan: CodePlanner, alive_seconds: float) -> None:
-    done = store.for_code().import_code(code.owner, code.release, plan, alive_seconds)
-    if done.winner != code.release:
-        logger.info("release %s of %s defines the jobs; this beat has %s", done.winner, code.owner, code.release)
-        return
-    for name, owner in done.kept.items():
-        logger.error("entry %s of the beat_schedule is left out: a job of %s has this name", name, owner or "the table")
-    logger.info(
-        "beat_schedule of %s: %d jobs added, %d changed, %d left the code",
-        code.owner,
-        len(done.added),
-        len(done.changed),
-        len(done.left),
-    )

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
@@ -24,6 +25,7 @@ class Reaping:
         store: BeatStore,
         publisher: Publisher,
         standing: Standing,
+        calls: CodeCalls,
         sight: Sight,
         max_lost_leases: int,
         dispatch_seconds: float,
@@ -33,6 +35,7 @@ class Reaping:
         self._store = store
         self._publisher = publisher
         self._standing = standing
+        self._calls = calls
         self._sight = sight
         self._max_lost_leases = max_lost_leases
         self._dispatch_seconds = dispatch_seconds
@@ -78,6 +81,9 @@ class Reaping:
         return after_ended_lease(facts, self._max_lost_leases, can_republish)
 
     def _queue(self, lease: HeldLease) -> str | None:
+        """Where its message goes; None where this beat cannot make that message again."""
+        if lease.code_key is not None and lease.code_key not in self._calls.keys:
+            return None
         try:
             return self._publisher.queue_of(_claim_of(lease))
         except FieldError:
@@ -90,7 +96,7 @@ class Reaping:
         again = [_claim_of(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
         if again:
             logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
-            self._publisher.publish(again, until)
+            self._publisher.publish(self._calls.filled(again), until)
         return len(won)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from celery_sqlbeat.beat.firing import Fired, Firing
+from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
@@ -36,6 +37,7 @@ class Tick:
         firing: Firing,
         reaping: Reaping,
         tending: Tending,
+        importing: Importing,
         code_keys: Sequence[str],
         poll_interval: float,
         notice_interval: float,
@@ -48,6 +50,7 @@ class Tick:
         self._firing = firing
         self._reaping = reaping
         self._tending = tending
+        self._importing = importing
         self._code_keys = code_keys
         self._poll = poll_interval
         self._notice = notice_interval or poll_interval
@@ -100,6 +103,7 @@ class Tick:
         sent_at = self._clock()
         self._sight.saw(self._standing.say_alive(), sent_at)
         try:
+            self._importing.keep()
             self._tending.tend()
         except DatabaseAway:
             raise
