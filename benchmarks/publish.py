@@ -109,6 +109,8 @@ def _app(url: str, **transport_options: Any) -> Iterator[Celery]:
             connection.default_channel.queue_delete(queue)
             if url.startswith("amqp"):
                 connection.default_channel.exchange_delete(queue)
+            else:
+                connection.default_channel.client.delete(f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
         app.close()
 
 

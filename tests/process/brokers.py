@@ -81,6 +81,7 @@ class Place:
                 client.close()
                 return
             channel = connection.default_channel
+            channel.exchange_delete(f"{self.prefix}.events")
             for queue in self.queues.values():
                 queue(channel).delete()
                 queue.exchange(channel).delete()

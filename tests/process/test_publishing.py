@@ -402,6 +402,24 @@ def test_nobody_waits_for_a_result_backend_that_is_away(broker: Place) -> None:
 
 
 numbers = st.integers(-(2**40), 2**40) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+def test_a_broker_without_confirmations_is_published_to_all_the_same() -> None:
+    app = tasks(Celery("shop", broker="memory://", set_as_current=False))
+    publisher = Publisher(app)
+    claims = [claim("shop.add", i) for i in range(5)]
+    bad = claim("shop.add", object())
+    result = published(publisher, [*claims, bad])
+    with app.connection_for_read() as connection:
+        queue = connection.SimpleQueue("celery")
+        arrived = [queue.get(timeout=1) for _ in claims]
+        queue.close()
+    publisher.close()
+    assert [sent.claim for sent in result.confirmed] == claims and [each for each, _ in result.failed] == [bad]
+    assert [message.headers["sqlbeat"]["claim"] for message in arrived] == [each.claim_id for each in claims]
+    assert [message.payload[0] for message in arrived] == [[i] for i in range(5)]
+
+
 plain = st.none() | st.booleans() | numbers | st.text(max_size=30)
 arguments = st.lists(st.recursive(plain, lambda inner: st.lists(inner, max_size=3), max_leaves=5), max_size=4)
 some_options = st.fixed_dictionaries(
