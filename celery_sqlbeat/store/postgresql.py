@@ -2,7 +2,9 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+import selectors
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timezone
 from functools import lru_cache
 from typing import Any
@@ -43,6 +45,31 @@ _REFUSED = re.compile(
     r"|not permitted to log in|permission denied for database"
 )
 _CROWDED = re.compile(r"too many (clients|connections)|connection slots are reserved")
+
+
+class _Patient(psycopg.Connection[Row]):
+    """A connection that gives up a server which takes no notice of its own statement_timeout: it stands still."""
+
+    patience = 10.0  # seconds; the dialect sets it
+
+    def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
+        """As psycopg waits, but not for ever. What the session then is in is unknown; it is not used again."""
+        end = time.monotonic() + self.patience
+        try:
+            events = next(gen)
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.pgconn.socket, events)
+                while True:
+                    ready = selector.select(max(0.0, end - time.monotonic()))
+                    if not ready and time.monotonic() >= end:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                    if ready:
+                        wanted = gen.send(ready[0][1])
+                        if wanted != events:
+                            selector.modify(self.pgconn.socket, events := wanted)
+        except StopIteration as done:
+            return done.value
 
 
 class PostgresqlSession:
@@ -95,7 +122,7 @@ class Postgresql:
         url: DatabaseUrl,
         statement_timeout: float = 5.0,
         clock: str = CLOCK,
-        connect: Callable[..., psycopg.Connection[Row]] = psycopg.connect,
+        connect: Callable[..., psycopg.Connection[Row]] = _Patient.connect,
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
@@ -117,6 +144,8 @@ class Postgresql:
             },
             autocommit=True,
         )
+        if isinstance(connection, _Patient):
+            connection.patience = self._timeout + 1.0  # by then the server should have cancelled the statement
         try:
             connection.adapters.register_loader("uuid", TextLoader)
             # One statement for all, so that a new connection costs one round trip. Our statements go by key and in
