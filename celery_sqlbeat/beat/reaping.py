@@ -96,7 +96,9 @@ class Reaping:
         again = [_claim_of(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
         if again:
             logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
-            self._publisher.publish(self._calls.filled(again), until)
+            for claim, reason in self._publisher.publish(self._calls.filled(again), until).failed:
+                # Nothing is lost: it is seen again at its next deadline.
+                logger.error("job %s, fence %d was not published again: %s", claim.job_name, claim.fence, reason)
         return len(won)
 
 

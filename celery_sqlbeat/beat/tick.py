@@ -128,6 +128,8 @@ class Tick:
         now = self._clock()
         waits = [self._next_poll - now]
         if (starts_at := wake.starts_at()) is not None:
+            if not _has_come(starts_at, wake):
+                self._in_vain = 0
             spacing = min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(self._in_vain, 10))
             waits.append(max(self._sight.seconds_until(starts_at), spacing))
         if (ends_at := wake.ends_at()) is not None:
