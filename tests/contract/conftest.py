@@ -1,5 +1,6 @@
 """The databases that the contract is tested on. A test that takes `world` runs once for each of them."""
 
+import contextlib
 import re
 import secrets
 import sqlite3
@@ -90,7 +91,7 @@ def _postgresql(where: str) -> Iterator[Place]:
 
     def sql(text: str, values: Sequence[Any]) -> list[Mapping[str, Any]]:
         cursor = by_hand.execute(text.replace("%", "%%").replace("?", "%s"), values)
-        return cursor.fetchall() if cursor.description else []
+        return list(cursor.fetchall()) if cursor.description else []
 
     def set_clock(instant: datetime) -> None:
         by_hand.execute("UPDATE TestClock SET At = %s", [instant])
@@ -128,6 +129,8 @@ def _mssql(odbc: str) -> Iterator[Place]:
     _migrate(Mssql(url))
     yield Place(lambda: Mssql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, f"mssql+odbc:{own}")
     by_hand.close()
+    with contextlib.suppress(pyodbc.Error):  # not every server knows it; then the tests must have closed everything
+        administrator.execute(f"ALTER DATABASE {name} SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
     administrator.execute(f"DROP DATABASE {name}")
     administrator.close()
 

@@ -148,10 +148,10 @@ def test_a_failure_that_nobody_foresaw_is_quarantined_too(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug in the planning of one row must not stop the others, and must not stay hidden."""
-    from celery_sqlbeat import planning
+    from celery_sqlbeat import definition, planning
 
     bad, right = world.add(TaskName="app.bad"), world.add()
-    read = planning.read_definition
+    read = definition.read_definition
 
     def read_or_break(row: Any, rules: Any) -> Any:
         if row.task_name == "app.bad":

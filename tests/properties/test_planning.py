@@ -80,7 +80,9 @@ def test_each_row_becomes_exactly_one_thing(data: st.DataObject) -> None:
                 facts: Any = (data.draw(states), data.draw(instants), data.draw(st.integers(0, 1)))
                 attempts[run_id] = attempt(job.job_id, run_id, *facts)
     plan = Planner(RULES)(jobs, attempts)
-    done = [row.job_id for row in (*plan.claims, *plan.advances, *plan.quarantines)]
+    done = [claim.job_id for claim in plan.claims]
+    done += [advance.job_id for advance in plan.advances]
+    done += [quarantine.job_id for quarantine in plan.quarantines]
     assert sorted(done) == [job.job_id for job in jobs]
     for claim in plan.claims:
         slot = claim.slot
