@@ -1,0 +1,118 @@
+"""What a batch of due rows becomes: slots, claims, gaps, and what is set aside."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+SCHEDULE = "schedule"  # the kinds of slot
+MANUAL = "manual"
+
+
+class Attempt(NamedTuple):
+    """The earlier attempt that a claim continues, as `read_attempts` gives it."""
+
+    run_id: str
+    job_id: str
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    state: str
+    failures: int
+    lost_leases: int
+    advances: int
+
+
+class Slot(NamedTuple):
+    """The slot that a due row stands for, which attempt of it comes now, and what follows it."""
+
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    failures: int
+    lost_leases: int
+    planned_at: datetime | None
+    delay_seconds: float | None
+    advances: bool
+    """Whether its outcome moves the job's `NextRunTime`."""
+    continues: str | None
+    """The run id of the attempt before this one."""
+    same_run: bool
+    """Whether that attempt itself is taken up again, so that the run id stays."""
+
+
+class Claim(NamedTuple):
+    """One slot of one job, claimed for one beat: what is recorded, and what the message will carry."""
+
+    job_id: str
+    job_name: str
+    task_name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    run_id: str
+    claim_id: str
+    fence: int
+    slot: Slot
+    lease_seconds: float
+    max_retries: int
+    exclusive: bool
+    code_key: str | None
+
+
+class GapRecord(NamedTuple):
+    """Slots of one job that were skipped, as one record."""
+
+    run_id: str
+    job_id: str
+    first: datetime
+    last: datetime
+    slot_count: int
+    reason: str
+    attempt: int = 0
+
+
+class LeftAttempt(NamedTuple):
+    """An attempt that nothing waits for any more, because another one follows it.
+
+    `again` sends it to the outbox instead: it was an extra slot that an unlocking by hand left behind.
+    """
+
+    run_id: str
+    again: bool
+    job_id: str
+
+
+class Advance(NamedTuple):
+    """A due job that does not run now: its next slot, or its end where that is `None`."""
+
+    job_id: str
+    fence: int
+    next_slot: datetime | None
+
+
+class Quarantine(NamedTuple):
+    """A row that cannot run as it was written, and why."""
+
+    job_id: str
+    job_name: str
+    fence: int
+    reason: str
+
+
+class Mend(NamedTuple):
+    """A loose row that is in order now: its instants, filled in or brought into the database's form."""
+
+    job_id: str
+    fence: int
+    next_run_time: datetime | None
+    retry_at: datetime | None
+
+
+class Plan(NamedTuple):
+    """What one batch of due rows becomes."""
+
+    claims: list[Claim]
+    gaps: list[GapRecord]
+    left: list[LeftAttempt]
+    advances: list[Advance]
+    quarantines: list[Quarantine]

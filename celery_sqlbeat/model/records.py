@@ -1,0 +1,120 @@
+"""What an administrator writes and sees: jobs, runs, nodes."""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+
+class JobDraft(NamedTuple):
+    """A job as somebody defines it; every field is checked already."""
+
+    job_name: str
+    task_name: str
+    schedule: str | None
+    time_zone: str | None
+    args: str | None
+    kwargs: str | None
+    options: str | None
+    policies: str | None
+    enabled: bool
+    start_at: datetime | None
+    next_run_time: datetime | None
+    lock_timeout_minutes: int | None
+
+
+class JobRecord(NamedTuple):
+    """A row of `Jobs` as an administrator sees it."""
+
+    job_id: str
+    job_name: str
+    task_name: Any
+    schedule: Any
+    interval_minutes: Any
+    time_zone: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    policies: Any
+    lock_timeout_minutes: Any
+    enabled: int
+    disabled_reason: str | None
+    start_at: Any
+    next_run_time: Any
+    last_run_time: Any
+    retry_at: Any
+    locked_by: str | None
+    locked_at: Any
+    lease_ends_at: Any
+    fence: int
+    run_id: str | None
+    quarantine: str | None
+    code_key: str | None
+    delete_requested: int
+    version: int
+    now: datetime
+
+
+class RunRecord(NamedTuple):
+    """A row of `JobRuns` as an administrator sees it."""
+
+    run_id: str
+    job_id: str
+    job_name: str
+    kind: str
+    scheduled_for: datetime
+    last_slot: datetime | None
+    slot_count: int
+    attempt: int
+    state: str
+    prior_state: str
+    reason: str | None
+    fence: int
+    claimed_by: str | None
+    claimed_at: datetime | None
+    published_at: datetime | None
+    started_by: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    failures: int
+    lost_leases: int
+    due_at: datetime | None
+    error: str | None
+    traceback: str | None
+    created_at: datetime
+
+
+class Node(NamedTuple):
+    """A beat or a worker, as it describes itself."""
+
+    node_id: str
+    kind: str
+    host: str
+    pid: int
+    package_version: str
+    code_release: str | None = None
+    queues: str | None = None
+    """A JSON array of queue names."""
+    broker_fingerprint: str | None = None
+    skew_seconds: float | None = None
+    claimed: int = 0
+    code_owner: str | None = None
+    """Whose `beat_schedule` it has."""
+
+
+class SeenNode(NamedTuple):
+    """A node as the database knows it."""
+
+    node_id: str
+    kind: str
+    host: str
+    pid: int
+    package_version: str
+    code_release: str | None
+    queues: str | None
+    broker_fingerprint: str | None
+    skew_seconds: float | None
+    claimed: int
+    code_owner: str | None
+    started_at: datetime
+    heartbeat_at: datetime
+    stopped_at: datetime | None
+    now: datetime

@@ -1,0 +1,35 @@
+"""Runs on a worker: what asks to begin, and what has begun."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+
+class StartRequest(NamedTuple):
+    """A message that asks to begin. `start_id` is random: it makes the question safe to repeat."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    start_id: str
+    celery_retries: int
+
+
+class StartedRun(NamedTuple):
+    """A run that may begin: what the worker needs to extend it and to decide its outcome."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    job_id: str
+    job_name: str
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    lease_seconds: float
+    max_retries: int
+    failures: int
+    lost_leases: int
+    exclusive: int
+    """1 where the run holds the lease of its job, 0 where runs of the job may overlap."""
+    start_id: str
+    """Which request this answers."""
