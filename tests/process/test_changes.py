@@ -1,0 +1,195 @@
+"""What a running beat notices: jobs that are added, paused, resumed or wrong; workers that come; clocks that differ."""
+
+import json
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.utils.imports import symbol_by_name
+
+from celery_sqlbeat import Scheduler
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.lifecycle import CLAIMED, DISPATCHED, RUNNING, SUCCESS, after_success
+from celery_sqlbeat.model import Node, RunRecord, StartRequest
+from tests.process.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
+from tests.process.conftest import MakeShop
+
+pytestmark = pytest.mark.slow
+
+NOTICE = 4.0  # seconds in which something is noticed that should be within half a second, on a machine with much to do
+
+
+def runs_of(shop: Shop, name: str, *states: str) -> list[RunRecord]:
+    return [run for run in shop.runs() if run.job_name == name and run.state in states]
+
+
+def wait_for_runs(shop: Shop, name: str, *states: str, count: int = 1, seconds: float = 30) -> list[RunRecord]:
+    wait_for(lambda: len(runs_of(shop, name, *states)) >= count, seconds, shop.logs)
+    return runs_of(shop, name, *states)
+
+
+def idle_beat(shop: Shop, **conf: Any) -> Beat:
+    """A beat that has started and has nothing to do."""
+    shop.write(**conf)
+    beat = shop.start()
+    beat.says("beat_schedule of shop")
+    return beat
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_a_job_that_is_written_by_hand_is_found_at_the_next_poll(make_shop: MakeShop, database: str) -> None:
+    shop = make_shop(database, "redis")
+    beat = idle_beat(shop, sqlbeat_poll_interval=1, sqlbeat_notice_interval=0)
+    shop.statement("INSERT INTO Jobs (JobName, TaskName, Schedule) VALUES ('by hand', 'shop.add', 'every 1s')")
+    wait_for_runs(shop, "by hand", DISPATCHED, seconds=1 + 1 + NOTICE)
+    beat.stop()
+    assert_clean(beat)
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_a_change_through_this_package_is_noticed_long_before_the_next_poll(make_shop: MakeShop, database: str) -> None:
+    shop = make_shop(database, "redis")
+    beat = idle_beat(shop, sqlbeat_poll_interval=600)
+    shop.add("added", at=shop.now())
+    wait_for_runs(shop, "added", DISPATCHED, seconds=NOTICE)
+    admin = shop.store.for_admin()
+    version = admin.pause("added", "by the test")
+    assert version is not None
+    shop.wait_until_settled()
+    before = len(shop.runs())
+    shop.add("another", at=shop.now())
+    wait_for_runs(shop, "another", DISPATCHED, count=3)
+    assert len(shop.runs()) - len(runs_of(shop, "another", DISPATCHED)) == before
+    assert admin.resume("added", version, shop.now() + timedelta(seconds=1)) is not None
+    wait_for(lambda: len(runs_of(shop, "added", DISPATCHED)) > before, 1 + NOTICE, shop.logs)
+    beat.stop()
+    assert_clean(beat)
+    assert_sent_once(shop)
+
+
+def test_a_wrong_row_is_set_aside_and_said_once(make_shop: MakeShop) -> None:
+    shop = make_shop("sqlite", "redis")
+    shop.write({"right": {"task": "shop.add", "schedule": 0.5}}, sqlbeat_poll_interval=0.5)
+    shop.statement("INSERT INTO Jobs (JobName, TaskName, Schedule) VALUES ('wrong', 'shop.add', 'every now and then')")
+    shop.add("worse", at=shop.now())
+    shop.statement("UPDATE Jobs SET Args = 'no json' WHERE JobName = 'worse'")
+    beat = shop.start()
+    wait_for_runs(shop, "right", DISPATCHED, count=6)  # several polls
+    for name in ("wrong", "worse"):
+        assert beat.log.count(f"job {name} is set aside") == 1, beat.log
+        assert shop.store.for_admin().jobs([name])[name].quarantine
+    shop.statement("UPDATE Jobs SET Schedule = 'every 1s' WHERE JobName = 'wrong'")
+    wait_for_runs(shop, "wrong", DISPATCHED)
+    beat.stop()
+    assert_clean(beat)
+
+
+_SKEWED = """\
+import datetime as _datetime, time as _time
+import celery_sqlbeat.beat.standing as _standing
+
+_skew = float(os.environ.get("SHOP_SKEW", "0"))
+_now = _time.time
+
+
+class _Skewed(_datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return _datetime.datetime.now(tz) + _datetime.timedelta(seconds=_skew)
+
+
+_time.time = lambda: _now() + _skew
+_standing.datetime = _Skewed
+"""
+
+
+def test_clocks_of_hosts_that_differ_change_nothing(make_shop: MakeShop) -> None:
+    """The clock is injected in the process; what asks the operating system by itself is not deceived."""
+    shop = make_shop("postgresql", "redis")
+    names = [f"job-{number}" for number in range(20)]
+    shop.write({name: {"task": "shop.add", "schedule": 1} for name in names}, extra=_SKEWED)
+    beats = [shop.start(SHOP_SKEW=skew) for skew in ("-3600", "7200")]
+    for beat in beats:
+        beat.says("Sending due task", seconds=60)
+    shop.wait_for_slots(len(names), 3)
+    wait_for(lambda: all(node.skew_seconds is not None for node in shop.store.nodes().seen(60)), 30, shop.logs)
+    skews = sorted(round(node.skew_seconds or 0, -2) for node in shop.store.nodes().seen(60))
+    assert skews == [-3600, 7200]
+    for beat in beats:
+        beat.stop()
+    for run in shop.dispatched():
+        assert run.published_at is None or abs(run.published_at - run.scheduled_for) < timedelta(seconds=10)
+    assert_sent_once(shop)
+    assert_clean(*beats)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_with_an_embedded_beat_fires_and_runs(make_shop: MakeShop, pool: str) -> None:
+    shop = make_shop("sqlite", "redis")
+    shop.write({"often": {"task": "shop.add", "schedule": 1, "args": [1, 2]}})
+    worker = shop.start("worker", "-B", "-P", pool, "-c", "1", "--without-gossip", "--without-mingle")
+    worker.says("succeeded in", times=2, seconds=60)
+    worker.stop()
+    assert_clean(worker)
+    assert len(shop.dispatched()) >= 2
+
+
+def test_the_short_name_of_the_scheduler_is_registered() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    found = re.search(r'"celery\.beat_schedulers"\]\nsqlbeat = "(.+)"', project)
+    assert found is not None
+    assert symbol_by_name(found[1]) is Scheduler
+
+
+LEASES: dict[str, Any] = {"sqlbeat_lock_timeout": 3, "sqlbeat_heartbeat_interval": 0.3, "sqlbeat_dispatch_timeout": 2}
+
+
+def register_worker(shop: Shop) -> None:
+    """Be seen as a worker with the extension."""
+    queues = json.dumps([shop.place.queue("default")])
+    shop.store.nodes().note(Node("worker", "worker", "host", os.getpid(), "0", queues=queues))
+
+
+def test_a_slot_whose_queue_has_a_worker_with_the_extension_is_leased_to_it(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "rabbitmq")
+    register_worker(shop)
+    shop.write({"leased": {"task": "shop.add", "schedule": 1}}, **LEASES)
+    beats = [shop.start(), shop.start()]
+    worker = shop.store.for_worker("worker")
+    done: list[str] = []
+    for _ in range(3):
+        (run,) = wait_for_runs(shop, "leased", CLAIMED)
+        wait_for(lambda: runs_of(shop, "leased", CLAIMED)[0].published_at or _published(shop), 10, shop.logs)
+        (message,) = shop.place.take()
+        mine = message.headers["sqlbeat"]
+        assert mine["run"] == run.run_id
+        request = StartRequest(mine["run"], mine["claim"], mine["fence"], Ids().one(), 0)
+        started = worker.start([request])[run.run_id]
+        assert [each.state for each in shop.runs() if each.run_id == run.run_id] == [RUNNING]
+        assert worker.finish([(started, after_success())]) == set()
+        done.append(run.run_id)
+    assert {run.run_id for run in runs_of(shop, "leased", SUCCESS)} == set(done)
+    for beat in beats:
+        beat.stop()
+    assert_clean(*beats)
+
+
+def _published(shop: Shop) -> bool:
+    return shop.store.for_admin().jobs(["leased"])["leased"].locked_by is not None
+
+
+def test_a_message_that_nobody_takes_is_published_again_under_the_same_claim(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "redis")
+    register_worker(shop)
+    shop.write({"leased": {"task": "shop.add", "schedule": 1}}, **LEASES)
+    beat = shop.start()
+    wait_for_runs(shop, "leased", CLAIMED)
+    wait_for(lambda: register_worker(shop) or "published again" in beat.log, 30, shop.logs)  # type: ignore[func-returns-value]  # it stays alive
+    beat.stop()
+    first, *others = [message.headers["sqlbeat"] for message in shop.place.take()]
+    assert others == [first]
+    assert len(runs_of(shop, "leased", CLAIMED)) == 1
+    assert_clean(beat)
