@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _STOPPING = {signal.SIGTERM, signal.SIGINT}
 
@@ -11,11 +12,30 @@ _STOPPING = {signal.SIGTERM, signal.SIGINT}
 @contextmanager
 def signals_wait() -> Iterator[None]:
     """Let no stop signal in; one that comes is delivered at the end. Only the main thread gets signals."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    came: list[int] = []
+    before = _exchange(dict.fromkeys(_STOPPING, lambda number, _: came.append(number)))
+    masked = _mask()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _exchange(before)
+        if masked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def _exchange(handlers: dict[Any, Any]) -> dict[Any, Any]:
+    """Set handlers written in Python; returns those before. Another thread, which tools start, may take the signal."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    return {number: signal.signal(number, handlers[number]) for number, old in before.items() if callable(old)}
+
+
+def _mask() -> set[signal.Signals] | None:
+    """Block the signals for this thread, for those that end the process without a handler in Python."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return None
+    return {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)}

@@ -1,0 +1,68 @@
+"""A stop signal waits for the end of a tick, whichever thread the system gives it to."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.beat.signals import signals_wait
+
+
+@pytest.fixture
+def stopped() -> Iterator[list[int]]:
+    """What a handler of SIGTERM saw."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_waits_until_the_end(stopped: list[int]) -> None:
+    with signals_wait():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped == []
+    assert stopped == [signal.SIGTERM]
+
+
+def test_a_signal_waits_even_if_another_thread_could_take_it(stopped: list[int]) -> None:
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        with signals_wait():
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(1000):
+                assert stopped == []
+    finally:
+        over.set()
+        other.join()
+    assert stopped == [signal.SIGTERM]
+
+
+def test_an_exit_that_the_handler_raises_comes_at_the_end(stopped: list[int]) -> None:
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(3)
+
+    signal.signal(signal.SIGTERM, leave)
+    steps = []
+
+    def batch() -> None:
+        with signals_wait():
+            os.kill(os.getpid(), signal.SIGTERM)
+            steps.append("the batch is finished")
+
+    with pytest.raises(SystemExit):
+        batch()
+    assert steps
+
+
+def test_handlers_and_mask_are_as_before(stopped: list[int]) -> None:
+    handler, mask = signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with contextlib.suppress(ValueError), signals_wait():
+        raise ValueError
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
