@@ -15,6 +15,7 @@ from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.lifecycle import CLAIMED, DISPATCHED, RUNNING, SUCCESS, after_success
 from celery_sqlbeat.model import Node, RunRecord, StartRequest
 from tests.process.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
+from tests.process.brokers import Arrived
 from tests.process.conftest import MakeShop
 
 pytestmark = pytest.mark.slow
@@ -153,6 +154,18 @@ def register_worker(shop: Shop) -> None:
     shop.store.nodes().note(Node("worker", "worker", "host", os.getpid(), "0", queues=queues))
 
 
+def arrived(shop: Shop) -> list[Arrived]:
+    """What is in the queue, as soon as there is something."""
+    found: list[Arrived] = []
+
+    def is_there() -> bool:
+        found.extend(shop.place.take())
+        return bool(found)
+
+    wait_for(is_there, 10, shop.logs)
+    return found
+
+
 def test_a_slot_whose_queue_has_a_worker_with_the_extension_is_leased_to_it(make_shop: MakeShop) -> None:
     shop = make_shop("postgresql", "rabbitmq")
     register_worker(shop)
@@ -162,8 +175,7 @@ def test_a_slot_whose_queue_has_a_worker_with_the_extension_is_leased_to_it(make
     done: list[str] = []
     for _ in range(3):
         (run,) = wait_for_runs(shop, "leased", CLAIMED)
-        wait_for(lambda: runs_of(shop, "leased", CLAIMED)[0].published_at or _published(shop), 10, shop.logs)
-        (message,) = shop.place.take()
+        (message,) = arrived(shop)
         mine = message.headers["sqlbeat"]
         assert mine["run"] == run.run_id
         request = StartRequest(mine["run"], mine["claim"], mine["fence"], Ids().one(), 0)
@@ -177,17 +189,17 @@ def test_a_slot_whose_queue_has_a_worker_with_the_extension_is_leased_to_it(make
     assert_clean(*beats)
 
 
-def _published(shop: Shop) -> bool:
-    return shop.store.for_admin().jobs(["leased"])["leased"].locked_by is not None
-
-
 def test_a_message_that_nobody_takes_is_published_again_under_the_same_claim(make_shop: MakeShop) -> None:
     shop = make_shop("postgresql", "redis")
     register_worker(shop)
     shop.write({"leased": {"task": "shop.add", "schedule": 1}}, **LEASES)
     beat = shop.start()
-    wait_for_runs(shop, "leased", CLAIMED)
-    wait_for(lambda: register_worker(shop) or "published again" in beat.log, 30, shop.logs)  # type: ignore[func-returns-value]  # it stays alive
+
+    def is_published_again() -> bool:
+        register_worker(shop)  # it stays alive
+        return "published again" in beat.log
+
+    wait_for(is_published_again, 30, shop.logs)
     beat.stop()
     first, *others = [message.headers["sqlbeat"] for message in shop.place.take()]
     assert others == [first]
