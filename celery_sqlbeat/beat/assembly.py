@@ -23,6 +23,7 @@ from celery_sqlbeat.beat.zone import app_zone
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.policy import Policy, policy_for
 from celery_sqlbeat.store import Store
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ def assemble(
     )
     first = first_runs(code, server_now, stock)
     imported = CodePlanner(code, rules, first, stock)
-    importing = Importing(store.for_code(), code, imported, _POLLS_ALIVE * settings.poll_interval)
+    differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
+    importing = Importing(store.for_code(), code, imported, _POLLS_ALIVE * settings.poll_interval, differs)
     importing.bring()
     planner = Planner(rules, code=custom_slots(code, imported.since))
     sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval)
@@ -107,3 +109,8 @@ def assemble(
         settings.notice_interval,
     )
     return Parts(tick, standing, firing)
+
+
+def _differs(policy: Policy) -> bool:
+    """Whether a job of this policy behaves otherwise than under stock beat."""
+    return policy.overlap != "allow" or policy.max_retries != 0
