@@ -9,8 +9,8 @@ from celery_sqlbeat.store.protocol import CodeStore, NewestRelease
 logger = logging.getLogger(__name__)
 
 _DIFFERENCES = (
-    "Two things differ from stock beat by design: a job does not start again while its last run goes on (overlap), and a "
-    "run that failed is tried again (max_retries). To have it as before, set "
+    "Two things differ from stock beat by design: a job does not start again while its last run goes on (overlap), "
+    "and a run that failed is tried again (max_retries). To have it as before, set "
     'sqlbeat_policies = {"*": {"overlap": "allow", "max_retries": 0}}'
 )
 
