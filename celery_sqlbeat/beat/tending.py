@@ -36,15 +36,17 @@ class Tending:
         self._next_purge = clock()
 
     def tend(self) -> int:
-        """Do what is to be done; returns how many rows became ready to run or were set aside."""
+        """Bring rows in order; returns how many became ready to run or were set aside."""
         done = self._mend()
-        for name in self._store.free_strays(self._lock_seconds):
-            logger.warning("job %s was locked without a run; it is free again", name)
-            done += 1
         if self._clock() >= self._next_purge:
             self._purge()
             self._next_purge = self._clock() + _PURGE_SECONDS
         return done
+
+    def free_strays(self) -> None:
+        """Free locks that stand for no run."""
+        for name in self._store.free_strays(self._lock_seconds):
+            logger.warning("job %s was locked without a run; it is free again", name)
 
     def _mend(self) -> int:
         done, after = 0, FIRST_ID
@@ -53,7 +55,8 @@ class Tending:
             if not rows:
                 break
             after = rows[-1].job_id
-            self._store.delete_requested(row.job_id for row in rows if row.delete_requested)
+            if doomed := [row.job_id for row in rows if row.delete_requested]:
+                self._store.delete_requested(doomed)
             mends, quarantines = self._planner.mend([row for row in rows if not row.delete_requested])
             for quarantine in quarantines:
                 logger.error("job %s is set aside: %s", quarantine.job_name, quarantine.reason)

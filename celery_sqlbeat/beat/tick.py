@@ -57,7 +57,7 @@ class Tick:
         self._clock = clock
         self._next_poll = self._next_notice = self._wake_at = self._next_reap = clock()
         self._wake: Wake | None = None
-        self._in_vain = 0
+        self._in_vain = self._polls = 0
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until there is something to do again."""
@@ -103,8 +103,13 @@ class Tick:
         sent_at = self._clock()
         self._sight.saw(self._standing.say_alive(), sent_at)
         try:
-            self._importing.keep()
             self._tending.tend()
+            # In turn, so that an idle beat asks the database no more than 15 times a minute.
+            self._polls += 1
+            if self._polls % 2:
+                self._tending.free_strays()
+            else:
+                self._importing.keep()
         except DatabaseAway:
             raise
         except StoreError as error:

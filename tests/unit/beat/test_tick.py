@@ -1,0 +1,174 @@
+"""When a beat wakes and what it asks the database then, by a clock that the test moves."""
+
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.beat.firing import Fired
+from celery_sqlbeat.beat.sight import Sight
+from celery_sqlbeat.beat.tick import Tick
+from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.store.protocol import Wake
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
+PATIENCE = 45.0
+
+
+class House:
+    """All parts of a beat but the tick: counts what is asked, and answers as the test wants it."""
+
+    def __init__(self, poll: float = 60.0, notice: float = 5.0) -> None:
+        self.time = 0.0
+        self.asked: Counter[str] = Counter()
+        self.due_at: datetime | None = None
+        self.lease_ends_at: datetime | None = None
+        self.counter = 0
+        self.fired: list[float] = []
+        self.answers: list[Fired] = []
+        self.reaped = 0
+        self.is_away = False
+        self.sight = Sight(PATIENCE, 2 * poll, self.clock)
+        me: Any = self
+        self.tick = Tick(me, me, me, self.sight, me, me, me, me, [], poll, notice, self.clock)
+
+    def clock(self) -> float:
+        return self.time
+
+    def now(self) -> datetime:
+        return self.at(self.time)
+
+    def at(self, seconds: float) -> datetime:
+        return NOON + timedelta(seconds=seconds)
+
+    def _ask(self, what: str) -> None:
+        if self.is_away:
+            raise DatabaseAway("away")
+        self.asked[what] += 1
+
+    def say_alive(self) -> datetime:
+        self._ask("say_alive")
+        return self.now()
+
+    def tend(self) -> None:
+        self._ask("tend")
+
+    def free_strays(self) -> None:
+        self._ask("free_strays")
+
+    def keep(self) -> None:
+        self._ask("keep")
+
+    def changes(self) -> int:
+        self._ask("changes")
+        return self.counter
+
+    def next_wake(self, code_keys: Any) -> Wake:
+        self._ask("next_wake")
+        return Wake(self.now(), self.due_at, self.lease_ends_at, None, None, None, self.counter)
+
+    def connect(self, seconds: float) -> None:
+        pass
+
+    def record(self) -> None:
+        pass
+
+    def fire(self) -> Fired:
+        self._ask("fire")
+        self.fired.append(self.time)
+        answer = self.answers.pop(0) if self.answers else Fired(True, False)
+        if answer.something and not answer.more:
+            self.due_at = None
+        return answer
+
+    def reap(self) -> int:
+        self._ask("reap")
+        return self.reaped
+
+    def live(self, seconds: float, longest: float = 1000.0) -> int:
+        """Let so much time pass; returns how often the beat woke."""
+        end, ticks = self.time + seconds, 0
+        while self.time < end:
+            self.time += max(min(self.tick(), longest), 0.0001)
+            ticks += 1
+        return ticks
+
+
+@pytest.mark.parametrize(("notice", "most"), [(5.0, 15), (0.0, 8)])
+@pytest.mark.parametrize("longest", [1000.0, 1.0])
+def test_an_idle_beat_asks_the_database_little(notice: float, most: int, longest: float) -> None:
+    house = House(notice=notice)
+    house.live(59)
+    house.asked.clear()
+    house.live(600, longest)
+    assert sum(house.asked.values()) <= 10 * most + 1, house.asked
+
+
+def test_a_beat_fires_when_something_is_due_and_not_before() -> None:
+    house = House()
+    house.due_at = house.at(7.25)
+    house.live(20)
+    assert house.fired == [pytest.approx(7.25, abs=0.011)]
+
+
+def test_a_change_is_noticed_within_the_notice_interval() -> None:
+    house = House()
+    house.live(12)
+    house.due_at, house.counter = house.now(), 1
+    changed = house.time
+    house.live(10)
+    assert len(house.fired) == 1 and house.fired[0] - changed <= 5.01
+
+
+def test_what_is_due_but_held_by_others_does_not_keep_a_beat_busy() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(False, False)] * 1000
+    assert house.live(30) < 60
+
+
+def test_a_race_that_was_lost_does_not_make_the_next_slot_late() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(False, False)] * 9
+    house.live(2)
+    house.due_at = house.at(house.time + 2.5)
+    due = house.time + 2.5
+    house.answers.clear()
+    house.live(10)
+    assert house.fired[-1] == pytest.approx(due, abs=0.011)
+
+
+def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(True, True)] * 5
+    house.live(0.01)
+    assert len(house.fired) == 6
+
+
+def test_leases_that_may_not_be_taken_yet_do_not_keep_a_beat_busy() -> None:
+    house = House()
+    house.lease_ends_at = NOON
+    assert house.live(PATIENCE) < 2 * PATIENCE
+    assert house.asked["reap"] <= PATIENCE + 1
+
+
+def test_after_an_outage_leases_are_left_to_their_holders_for_a_while() -> None:
+    house = House()
+    house.live(PATIENCE + 61)
+    assert house.sight.may_reclaim()
+    house.is_away = True
+    house.time += 60
+    with pytest.raises(DatabaseAway):
+        house.tick()
+    house.is_away = False
+    house.tick()
+    assert not house.sight.may_reclaim()
+    house.live(PATIENCE)
+    assert house.sight.may_reclaim()
+
+
+def test_the_first_tick_fires_what_is_due() -> None:
+    house = House()
+    house.due_at = NOON
+    house.tick()
+    assert house.fired == [0.0]
