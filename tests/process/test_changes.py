@@ -205,3 +205,37 @@ def test_a_message_that_nobody_takes_is_published_again_under_the_same_claim(mak
     assert others == [first]
     assert len(runs_of(shop, "leased", CLAIMED)) == 1
     assert_clean(beat)
+
+
+def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "redis")
+
+    def release(seconds: int) -> Beat:
+        shop.write({"job": {"task": "shop.add", "schedule": seconds}}, sqlbeat_poll_interval=0.5)
+        beat = shop.start()
+        beat.says("beat_schedule of shop")
+        return beat
+
+    def schedule() -> str:
+        return str(shop.store.for_admin().jobs(["job"])["job"].schedule)
+
+    old = release(3600)
+    assert schedule() == "every 1h"
+    new = release(7200)
+    assert schedule() == "every 2h"
+    restarted = shop.start(SQLBEAT_RELEASE=first_release(shop))
+    restarted.says("this beat has")
+    assert schedule() == "every 2h"
+    restarted.stop()
+    new.kill()
+    wait_for(lambda: schedule() == "every 1h", 30, shop.logs)
+    assert old.log.count("beat_schedule of shop") == 2
+    assert new.log.count("beat_schedule of shop") == 1
+    old.stop()
+    assert_clean(old, new)
+
+
+def first_release(shop: Shop) -> str:
+    """The release of the beat that came first."""
+    first = min(shop.store.nodes().seen(3600), key=lambda node: node.started_at)
+    return str(first.code_release)
