@@ -75,12 +75,17 @@ class Firing:
             logger.info("%d slots are skipped (%s): job %s", gap.slot_count, gap.reason, gap.job_id)
         if claimed.claims:
             self._standing.claimed += len(claimed.claims)
-            published = self._publisher.publish(
-                self._calls.filled(claimed.claims), until - _MARK_SHARE * self._dispatch_seconds
-            )
-            self._unrecorded = _Unrecorded(published, until)
+            self._unrecorded = _Unrecorded(self._publish(claimed.claims, until), until)
             self.record()
         return Fired(claimed.looked_at > 0, claimed.looked_at >= self._batch_size)
+
+    def _publish(self, claims: Sequence[Claim], until: float) -> Published:
+        try:
+            return self._publisher.publish(self._calls.filled(claims), until - _MARK_SHARE * self._dispatch_seconds)
+        except Exception as error:
+            # What got out is not known. Under a higher fence each of them is sent again, and later than at once.
+            logger.exception("a batch of %d claims could not be published", len(claims))
+            return Published([], [(claim, type(error).__name__) for claim in claims])
 
     def record(self) -> None:
         """Tell the database what the broker has; again, where the database was away the last time.

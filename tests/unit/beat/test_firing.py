@@ -1,0 +1,135 @@
+"""What becomes of a batch whose publishing or recording fails, with stand-ins for the broker and the database."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.beat.firing import Firing
+from celery_sqlbeat.beat.publishing import Published, Sent
+from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.model import Claim, Plan
+from celery_sqlbeat.store.protocol import Claimed
+from tests.process.brokers import claim
+
+NOTHING = Plan([], [], [], [], [])
+
+
+class House:
+    """The store, the publisher, the standing and the code in one: remembers what was written."""
+
+    def __init__(self, *claims: Claim) -> None:
+        self.time = 0.0
+        self.waiting = list(claims)
+        self.keys: list[str] = []
+        self.claimed = 0
+        self.dispatched: list[Claim] = []
+        self.published: list[Claim] = []
+        self.given_back: list[tuple[Claim, float]] = []
+        self.refuses: str | None = None
+        self.raises: Exception | None = None
+        self.has_workers = False
+        me: Any = self
+        self.firing = Firing(me, me, me, me, me, 500, 15.0, lambda: self.time)
+
+    def claim(self, plan: Any, batch_size: int, dispatch_seconds: float, keys: Any) -> Claimed:
+        claims, self.waiting = self.waiting, []
+        return Claimed(claims, NOTHING, len(claims))
+
+    def filled(self, claims: list[Claim]) -> list[Claim]:
+        return claims
+
+    def publish(self, claims: Sequence[Claim], until: float) -> Published:
+        assert until < self.time + 15
+        if self.refuses == "by an error":
+            raise RuntimeError(self.refuses)
+        if self.refuses:
+            return Published([], [(each, self.refuses) for each in claims])
+        return Published([Sent(each, "default", 0.0) for each in claims], [])
+
+    def leases(self, queue: str | None) -> bool:
+        return self.has_workers
+
+    def _answer(self) -> None:
+        if self.raises is not None:
+            raise self.raises
+
+    def mark_dispatched(self, claims: list[Claim]) -> None:
+        self._answer()
+        self.dispatched += claims
+
+    def mark_published(self, published: list[tuple[Claim, float]]) -> None:
+        self._answer()
+        self.published += [each for each, _ in published]
+
+    def give_back(self, claims: list[Claim], reason: str, seconds: float) -> set[str]:
+        self._answer()
+        self.given_back += [(each, seconds) for each in claims]
+        return {each.run_id for each in claims}
+
+
+def test_a_queue_with_workers_of_this_package_is_leased_and_another_is_not() -> None:
+    house = House(one := claim())
+    house.firing.fire()
+    assert (house.dispatched, house.published) == ([one], [])
+    house.waiting, house.has_workers = [another := claim()], True
+    house.firing.fire()
+    assert (house.dispatched, house.published) == ([one], [another])
+
+
+@pytest.mark.parametrize("refuses", ["no such exchange", "by an error"])
+def test_what_no_broker_takes_is_given_back_for_longer_and_longer(refuses: str) -> None:
+    house, one = House(), claim()
+    house.refuses = refuses
+    for _ in range(20):
+        house.waiting = [one]
+        house.firing.fire()
+    waits = [seconds for _, seconds in house.given_back]
+    assert len(waits) == 20 and 0.5 <= waits[0] <= 1.0 and 150 <= waits[-1] <= 300
+    assert all(2**n / 2 <= seconds for n, seconds in enumerate(waits[:8]))
+    house.refuses, house.waiting = None, [one]
+    house.firing.fire()
+    house.refuses, house.waiting = refuses, [one]
+    house.firing.fire()
+    assert house.given_back[-1][1] <= 1.0
+
+
+def test_what_was_published_is_recorded_as_soon_as_the_database_is_back() -> None:
+    house = House(one := claim())
+    house.raises = DatabaseAway("away")
+    with pytest.raises(DatabaseAway):
+        house.firing.fire()
+    house.time = 100.0  # long past the dispatch timeout; as long as nobody has taken it, it is not sent twice
+    house.waiting = [claim()]
+    with pytest.raises(DatabaseAway):
+        house.firing.fire()
+    assert len(house.waiting) == 1  # and nothing is claimed before
+    house.raises = None
+    house.firing.record()
+    assert house.dispatched == [one]
+    house.firing.record()
+    assert house.dispatched == [one]
+
+
+def test_what_the_database_refuses_to_record_does_not_stop_a_beat_for_ever() -> None:
+    house = House(claim())
+    house.raises = StoreError("permission denied")
+    with pytest.raises(StoreError):
+        house.firing.fire()
+    house.time = 14.0
+    with pytest.raises(StoreError):
+        house.firing.record()
+    house.time = 16.0
+    house.firing.record()
+    house.raises, house.waiting = None, [another := claim()]
+    house.firing.fire()
+    assert house.dispatched == [another]
+
+
+def test_the_end_of_a_beat_is_not_held_up_by_what_cannot_be_recorded() -> None:
+    house = House(claim())
+    house.raises = StoreError("permission denied")
+    with pytest.raises(StoreError):
+        house.firing.fire()
+    house.firing.hand_over()
+    assert house.dispatched == []
