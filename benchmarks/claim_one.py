@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.places import Place
+from benchmarks.places import Place, available_places
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.lifecycle import given_back
 from celery_sqlbeat.model import StartRequest
@@ -77,6 +77,21 @@ def _megabytes() -> float:
     """The most that this process had in memory. (ru_maxrss would count what its parent had before the exec.)"""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
+
+
+def main() -> None:
+    """Print the costs for the databases that are there."""
+    print("\nOne due job among many: time of its claim, and memory of the process")
+    print(f"{'database':12} {'jobs':>10} {'us':>8} {'MB':>8} {'time':>8} {'memory':>8}")
+    for name, make in available_places().items():
+        with make() as few, make() as many:
+            least, most = measure(few, many)
+        print(f"{name:12} {FEW:>10,} {least.microseconds:>8.0f} {least.megabytes:>8.1f}")
+        print(
+            f"{name:12} {MANY:>10,} {most.microseconds:>8.0f} {most.megabytes:>8.1f}"
+            f" {most.microseconds / least.microseconds:>8.2f} {most.megabytes / least.megabytes:>8.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

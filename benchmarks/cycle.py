@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.places import Place, Statement
+from benchmarks.places import Place, Statement, available_places
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.lifecycle import after_success
@@ -94,3 +94,13 @@ def _seconds_of_cycles(store: Store) -> float:
             raise AssertionError("a cycle was not complete, so this is no measurement")
         done += len(claims)
     return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Print the rates for the databases that are there."""
+    print(f"\nFull cycles a second: claim, mark published, start, success; {JOBS} jobs in batches of {BATCH}")
+    print(f"{'database':12} {'store':>10} {'bare':>10} {'store/bare':>11}")
+    for name, make in available_places().items():
+        with make() as place, make() as twin:
+            rates = measure(place, twin)
+        print(f"{name:12} {rates.store:>10,.0f} {rates.bare:>10,.0f} {rates.ratio:>11.2f}", flush=True)

@@ -5,7 +5,8 @@ import secrets
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from celery_sqlbeat.url import database_url
 POSTGRESQL = os.environ.get("SQLBEAT_TEST_POSTGRESQL", "postgresql://postgres@127.0.0.1:5432/postgres")
 
 Statement = tuple[str, Any]
+Maker = Callable[[], AbstractContextManager["Place"]]
 
 
 class Place:
@@ -47,6 +49,13 @@ class Place:
         session = self.dialect(statement_timeout=600.0).connect()
         session.script(text)
         session.close()
+
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        """What a statement gives, as the driver gives it."""
+        connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
+        found: list[tuple[Any, ...]] = connection.execute(text).fetchall()
+        connection.close()
+        return found
 
     def bare(self) -> Callable[[Statement], None]:
         """What runs a recorded statement on the driver alone, on a connection with the store's own settings."""
@@ -110,6 +119,7 @@ def postgresql_place() -> Iterator[Place]:
             administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@cache
 def postgresql_answers() -> bool:
     """Whether there is a PostgreSQL server to measure on."""
     try:
@@ -120,3 +130,8 @@ def postgresql_answers() -> bool:
         print(f"PostgreSQL is left out: {' '.join(str(error).split())}")
         return False
     return True
+
+
+def available_places() -> dict[str, Maker]:
+    """What makes a place, for each database that is there."""
+    return {"SQLite": sqlite_place, **({"PostgreSQL": postgresql_place} if postgresql_answers() else {})}

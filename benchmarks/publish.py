@@ -1,21 +1,17 @@
 """Publishing prepared claims, and a bare loop of `send_task`, in turns: what slows one of them slows the other."""
 
-import os
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery import Celery
 
+from benchmarks.brokers import BROKERS, bench_app, in_words
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.model import Claim, Slot
-
-REDIS = os.environ.get("SQLBEAT_TEST_REDIS", "redis://127.0.0.1:6379/0")
-RABBITMQ = os.environ.get("SQLBEAT_TEST_RABBITMQ", "amqp://guest:guest@127.0.0.1:5672//")
 
 CLAIMS = 10_000
 BATCH = 500
@@ -36,8 +32,12 @@ class Clock:
         """Measure one turn."""
         started, processor = time.perf_counter(), time.process_time()
         work()
-        self._seconds += time.perf_counter() - started
-        self._processor_seconds += time.process_time() - processor
+        self.add(messages, time.perf_counter() - started, time.process_time() - processor)
+
+    def add(self, messages: int, seconds: float, processor_seconds: float) -> None:
+        """Add a turn that was measured already."""
+        self._seconds += seconds
+        self._processor_seconds += processor_seconds
         self._messages += messages
 
     @property
@@ -64,19 +64,19 @@ def measure(url: str) -> Rates:
     claims = [_claim(number) for number in range(CLAIMS)]
     ours, bare, confirmed = Clock(), Clock(), Clock()
     has_confirms = url.startswith("amqp")
-    with _app(url) as app, _app(url, confirm_publish=True) as confirming:
+    with bench_app(url) as app, bench_app(url, confirm_publish=True) as confirming:
         publisher = Publisher(app)
         publisher.identify(str(uuid.uuid4()), "default")
         publisher.connect(5)
         _publish(publisher, claims[:BATCH])  # connections and declarations are paid before
-        _loop(app, 1)
-        _loop(confirming, 1)
+        send_bare(app, 1)
+        send_bare(confirming, 1)
         for start in range(0, CLAIMS, BATCH):
             batch = claims[start : start + BATCH]
             ours.time(BATCH, lambda batch=batch: _publish(publisher, batch))  # type: ignore[misc]
-            bare.time(BARE, lambda: _loop(app, BARE))
+            bare.time(BARE, lambda: send_bare(app, BARE))
             if has_confirms:
-                confirmed.time(ONE_BY_ONE, lambda: _loop(confirming, ONE_BY_ONE))
+                confirmed.time(ONE_BY_ONE, lambda: send_bare(confirming, ONE_BY_ONE))
         publisher.close()
     return Rates(ours, bare, confirmed if has_confirms else None)
 
@@ -86,7 +86,8 @@ def _publish(publisher: Publisher, batch: list[Claim]) -> None:
     assert len(published.confirmed) == len(batch), published.failed[:1]
 
 
-def _loop(app: Celery, messages: int) -> None:
+def send_bare(app: Celery, messages: int) -> None:
+    """What plain Celery costs."""
     for number in range(messages):
         app.send_task("shop.report", [number])
 
@@ -97,32 +98,15 @@ def _claim(number: int) -> Claim:
     return Claim(f"j{number}", name, "shop.report", args, {}, {}, run_id, claim_id, number, _SLOT, 120.0, 3, True, None)
 
 
-@contextmanager
-def _app(url: str, **transport_options: Any) -> Iterator[Celery]:
-    queue = f"sqlbeat_bench_{secrets.token_hex(4)}"
-    app = Celery("shop", broker=url, set_as_current=False)
-    app.conf.update(task_default_queue=queue, broker_transport_options=transport_options)
-    try:
-        yield app
-    finally:
-        with app.connection_for_write() as connection:
-            connection.default_channel.queue_delete(queue)
-            if url.startswith("amqp"):
-                connection.default_channel.exchange_delete(queue)
-            else:
-                connection.default_channel.client.delete(f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
-        app.close()
-
-
 def main() -> None:
     """Print the rates for the brokers that answer."""
     print(f"\nMessages a second: {CLAIMS:,} prepared claims in batches of {BATCH}, each confirmed by the broker")
     print(f"{'broker':10} {'way':24} {'a second':>10} {'ratio':>6} {'CPU us':>8} {'ratio':>6}")
-    for name, url in (("Redis", REDIS), ("RabbitMQ", RABBITMQ)):
+    for name, url in BROKERS.items():
         try:
             rates = measure(url)
         except Exception as error:
-            print(f"{name} is left out: {' '.join(str(error).split())}")
+            print(f"{name} is left out: {in_words(error)}")
             continue
         ours = rates.publisher
         print(f"{name:10} {'publisher':24} {ours.rate:>10,.0f} {'':6} {ours.processor:>8.1f}")

@@ -1,0 +1,12 @@
+"""What a beat costs, section by section, with plain Celery as the yardstick."""
+
+from collections.abc import Callable
+
+from benchmarks import code, idle, lateness, walk
+
+SECTIONS: dict[str, Callable[[], None]] = {
+    "walk": walk.main,
+    "idle": idle.main,
+    "lateness": lateness.main,
+    "code": code.main,
+}

@@ -1,0 +1,42 @@
+"""Apps to measure with, each on a queue of its own that is deleted afterwards."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import Celery
+
+REDIS = os.environ.get("SQLBEAT_TEST_REDIS", "redis://127.0.0.1:6379/0")
+RABBITMQ = os.environ.get("SQLBEAT_TEST_RABBITMQ", "amqp://guest:guest@127.0.0.1:5672//")
+BROKERS = {"Redis": REDIS, "RabbitMQ": RABBITMQ}
+
+
+@contextmanager
+def bench_app(url: str, conf: dict[str, Any] | None = None, **transport_options: Any) -> Iterator[Celery]:
+    """An app whose default queue nobody else uses."""
+    queue = f"sqlbeat_bench_{secrets.token_hex(4)}"
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.update(task_default_queue=queue, broker_transport_options=transport_options, **(conf or {}))
+    try:
+        yield app
+    finally:
+        with app.connection_for_write() as connection:
+            connection.default_channel.queue_delete(queue)
+            if url.startswith("amqp"):
+                connection.default_channel.exchange_delete(queue)
+            else:
+                connection.default_channel.client.delete(f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
+        app.close()
+
+
+def empty(app: Celery) -> None:
+    """Throw away what lies in the app's queue."""
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_purge(app.conf.task_default_queue)
+
+
+def in_words(error: Exception) -> str:
+    """An error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
