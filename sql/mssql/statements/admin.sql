@@ -290,7 +290,7 @@ DELETE r
 OUTPUT deleted.RunId INTO @purged (RunId)
 FROM (
     SELECT TOP (@batch_size) o.RunId
-    FROM dbo.JobRuns AS o WITH (INDEX (JobRuns_Slot), READPAST)
+    FROM dbo.JobRuns AS o WITH (INDEX (JobRuns_Slot), READPAST, READCOMMITTEDLOCK)
     WHERE
         o.ScheduledFor < @cutoff AND o.FinishedAt < @cutoff AND o.Namespace = @namespace
         AND o.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')

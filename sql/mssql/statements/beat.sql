@@ -4,6 +4,8 @@
 -- A batch of rows is a JSON array of arrays in @rows, in the order in which its locks are to be taken. OPENJSON tells the
 -- optimizer nothing about it, so LOOP JOIN and FORCE ORDER say what is always right here: take row after row, and find
 -- its partner by key. Queues are read by the filtered index that they are, in its order, so that nothing else is locked.
+-- READPAST never goes without READCOMMITTEDLOCK: where READ_COMMITTED_SNAPSHOT is on, as on Azure SQL by default, a read
+-- would otherwise take no locks, and so pass by none.
 --
 -- @now is when the batch began: one instant for all of it, before any waiting for locks. Seconds are added in two
 -- steps, since DATEADD counts in an int: up to 68 years, and exact to the microsecond.
@@ -21,7 +23,7 @@ SELECT TOP (@batch_size)
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId,
     0 AS Extra, @now AS Now
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK)
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt <= @now
@@ -41,8 +43,8 @@ SELECT TOP (@batch_size)
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
     1 AS Extra, @now AS Now
-FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK)
-INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK) ON j.Id = r.JobId
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt <= @now
     AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -93,7 +95,7 @@ WITH free AS (
         claim_id uniqueidentifier '$[3]',
         planned_at datetime2(6) '$[4]'
     ) AS p
-    INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK) ON j.Id = p.job_id
+    INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
     WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND j.Enabled = 1
 )
 
@@ -315,8 +317,8 @@ SELECT TOP (@batch_size)
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, @now AS Now
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST)
-INNER JOIN dbo.JobRuns AS r WITH (READPAST) ON r.RunId = j.RunId
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST, READCOMMITTEDLOCK)
+INNER JOIN dbo.JobRuns AS r WITH (READPAST, READCOMMITTEDLOCK) ON r.RunId = j.RunId
 WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @cutoff
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -332,7 +334,7 @@ SELECT TOP (@batch_size)
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS PlannedAt, @now AS Now
-FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST)
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 
 -- name: extend_queued
@@ -384,7 +386,7 @@ SET
     StartedRetry = NULL,
     Fence = j.Fence + 1
 OUTPUT inserted.Id, inserted.JobName, inserted.LockedBy INTO @changed (Id, JobName, LockedBy)
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), UPDLOCK, READPAST, ROWLOCK)
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE
     j.Namespace = @namespace AND j.LockedBy IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM dbo.JobRuns AS r WHERE r.RunId = j.RunId)
@@ -478,18 +480,18 @@ SELECT TOP (@batch_size)
     j.DeleteRequested, j.CreatedAt, @now AS Now
 FROM (
     SELECT q.Id
-    FROM dbo.Jobs AS q WITH (INDEX (Jobs_Quarantined), READPAST)
+    FROM dbo.Jobs AS q WITH (INDEX (Jobs_Quarantined), READPAST, READCOMMITTEDLOCK)
     WHERE q.Namespace = @namespace AND q.Quarantine IS NOT NULL
     UNION
     SELECT d.Id
-    FROM dbo.Jobs AS d WITH (INDEX (Jobs_ToDelete), READPAST)
+    FROM dbo.Jobs AS d WITH (INDEX (Jobs_ToDelete), READPAST, READCOMMITTEDLOCK)
     WHERE d.Namespace = @namespace AND d.DeleteRequested = 1
     UNION
     SELECT u.Id
-    FROM dbo.Jobs AS u WITH (INDEX (Jobs_Unplanned), READPAST)
+    FROM dbo.Jobs AS u WITH (INDEX (Jobs_Unplanned), READPAST, READCOMMITTEDLOCK)
     WHERE u.Namespace = @namespace AND u.Enabled = 1 AND u.NextRunTime IS NULL AND u.RetryAt IS NULL
 ) AS loose
-INNER JOIN dbo.Jobs AS j WITH (READPAST) ON j.Id = loose.Id
+INNER JOIN dbo.Jobs AS j WITH (READPAST, READCOMMITTEDLOCK) ON j.Id = loose.Id
 WHERE j.LockedBy IS NULL AND CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2 > UPPER(@after_id)
 ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
 

@@ -138,3 +138,10 @@ def test_cleaning_up_and_granting_forget_no_table(database: str) -> None:
     for table in tables:
         assert re.search(rf"^DROP TABLE IF EXISTS\b.*\b{table}\b", cleanup, re.MULTILINE)
         assert database == "sqlite" or re.search(rf"^GRANT SELECT.*\b{table}\b", grants, re.MULTILINE)
+
+
+def test_a_read_that_passes_locked_rows_by_takes_locks_itself() -> None:
+    """Where READ_COMMITTED_SNAPSHOT is on, it would read old versions instead, and pass by none."""
+    hints = [hint for block in BLOCKS.values() for hint in re.findall(r"WITH \((.*\bREADPAST\b.*?)\)", code(block))]
+    assert hints
+    assert all("READCOMMITTEDLOCK" in hint for hint in hints)
