@@ -16,7 +16,13 @@ from celery_sqlbeat.schedule import Every, Fire, Skip, Timeline, parse, zone_nam
 DEFAULT_MINUTES = 10  # as the column's default says
 MOST_MINUTES = 527_040  # a year; more is a mistyped number
 _NOTHING: Mapping[str, Any] = {}
-_DECODER = json.JSONDecoder()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")  # Python reads NaN and Infinity, but no other language does
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class Rules(NamedTuple):
@@ -167,7 +173,7 @@ def _json(field: str, value: Any, kind: type, allowed: str) -> Any:
         # Half the time of json.loads; the text of every due job is read.
         found, end = _DECODER.raw_decode(_text(field, value))
         if end != len(value):
-            found = json.loads(value)
+            found = _DECODER.decode(value)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, kind):

@@ -50,6 +50,10 @@ class Planner:
             try:
                 self._plan_one(plan, job, attempts, run_id, claim_id)
             except Exception as error:
+                # What was planned before it turned out that the row cannot run is not written either.
+                plan.gaps[:] = [gap for gap in plan.gaps if gap.job_id != job.job_id]
+                plan.left[:] = [left for left in plan.left if left.job_id != job.job_id]
+                _report(error)
                 plan.quarantines.append(Quarantine(job.job_id, job.job_name, job.fence, _reason(error)))
         return plan
 
@@ -63,6 +67,7 @@ class Planner:
             except Exception as error:
                 reason = _reason(error)
                 if reason != row.quarantine:
+                    _report(error)
                     quarantines.append(Quarantine(row.job_id, row.job_name, row.fence, reason))
         return mends, quarantines
 
@@ -126,6 +131,8 @@ class Planner:
         return Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
 
     def _definition(self, row: DueJob | LooseRow) -> Definition:
+        if not isinstance(row.fence, int):  # SQLite keeps any value in any column
+            raise FieldError("Fence", row.fence, "write a whole number, such as 0")
         if row.schedule != CODE_SCHEDULE:
             return read_definition(row, self._rules)
         # The text says only that the code knows when; the rest of the row counts as ever.
@@ -176,8 +183,13 @@ def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:
     return GapRecord(ids.run_ids(1)[0], job.job_id, gap.first, gap.last, gap.count, gap.reason)
 
 
-def _reason(error: Exception) -> str:
+def _report(error: Exception) -> None:
+    """An error of our own, not of the row's fields: its traceback is for the log."""
     if not isinstance(error, FieldError):
         logger.warning("a row cannot be planned", exc_info=error)
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, FieldError):
         return f"this row cannot be planned ({type(error).__name__}): correct it"[:LONGEST_REASON]
     return str(error)[:LONGEST_REASON]

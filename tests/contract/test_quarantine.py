@@ -18,6 +18,7 @@ WRONG = [
     ({"TimeZone": "../../etc/passwd"}, "TimeZone"),
     ({"Args": "[1, 2"}, "Args"),
     ({"Args": '{"a": 1}'}, "Args"),
+    ({"Args": "[NaN]"}, "Args"),
     ({"Kwargs": "[1]"}, "Kwargs"),
     ({"Kwargs": "[" * 100_000}, "Kwargs"),
     ({"Options": '"queue"'}, "Options"),
@@ -134,6 +135,17 @@ def test_an_instant_that_nobody_can_read_is_quarantined_on_sqlite(world: World, 
     assert world.job(name)["nextruntime"] == form
 
 
+def test_a_fence_that_is_no_number_is_quarantined_once_and_skips_nothing_on_sqlite(world: World) -> None:
+    if world.store.database.dialect.name != "sqlite":
+        pytest.skip("the other databases refuse to store it")
+    name, right = world.add(Fence="abc", NextRunTime=NOON - timedelta(days=1)), world.add()
+    assert [claim.job_name for claim in world.claim().claims] == [right]
+    assert world.job(name)["quarantine"].startswith("Fence = 'abc'")
+    assert world.runs(name) == []
+    assert mend_all(world) == []
+    assert world.job(name)["quarantine"] is not None
+
+
 def test_bytes_that_are_no_text_stop_no_other_row_on_sqlite(world: World) -> None:
     if world.store.database.dialect.name != "sqlite":
         pytest.skip("the other databases refuse to store it")
@@ -163,6 +175,27 @@ def test_a_failure_that_nobody_foresaw_is_quarantined_too(
         assert [claim.job_name for claim in world.claim().claims] == [right]
     assert "ZeroDivisionError" in world.job(bad)["quarantine"]
     assert "ZeroDivisionError" in caplog.text
+    caplog.clear()
+    mend_all(world)
+    assert caplog.text == ""
+
+
+def test_what_was_planned_for_a_row_before_it_failed_is_not_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from celery_sqlbeat.model import Claim
+
+    bad, right = world.add("bad", NextRunTime=NOON - timedelta(days=1)), world.add("right")
+
+    def claim_or_break(*facts: Any) -> Any:
+        if facts[1] == bad:
+            raise ZeroDivisionError
+        return Claim(*facts)
+
+    monkeypatch.setattr("celery_sqlbeat.planning.Claim", claim_or_break)
+    assert [claim.job_name for claim in world.claim().claims] == [right]
+    assert "ZeroDivisionError" in world.job(bad)["quarantine"]
+    assert world.runs(bad) == []
 
 
 def mend_all(world: World) -> list[str]:
