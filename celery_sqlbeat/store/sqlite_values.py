@@ -39,11 +39,15 @@ def instant_of(text: Any) -> Any:
 
 @lru_cache(maxsize=1024)  # a batch adds few different durations to one instant
 def after(instant: str | None, seconds: float | None) -> str | None:
-    if instant is None or seconds is None:
+    """The instant so many seconds later, at most the end of the calendar; None where no instant can be read."""
+    if seconds is None:
+        return None
+    start = instant_of(instant)
+    if not isinstance(start, datetime):
         return None
     try:
-        return text_of(instant_of(instant) + timedelta(seconds=seconds))
-    except (OverflowError, TypeError):
+        return text_of(start + timedelta(seconds=seconds))
+    except OverflowError:
         return "9999-12-31 23:59:59.999999" if seconds > 0 else "0001-01-01 00:00:00.000000"
 
 

@@ -146,6 +146,17 @@ def test_a_fence_that_is_no_number_is_quarantined_once_and_skips_nothing_on_sqli
     assert world.job(name)["quarantine"] is not None
 
 
+def test_a_lock_whose_instant_nobody_can_read_is_freed_on_sqlite(world: World) -> None:
+    if world.store.database.dialect.name != "sqlite":
+        pytest.skip("the other databases refuse to store it")
+    name = world.add(LockedBy="somebody", LockedAt="yesterday")
+    assert world.beat.free_strays(60) == []
+    assert world.instant(name, "lockedat") == NOON
+    world.later(60)
+    assert world.beat.free_strays(60) == [name]
+    assert world.claim_one().job_name == name
+
+
 def test_bytes_that_are_no_text_stop_no_other_row_on_sqlite(world: World) -> None:
     if world.store.database.dialect.name != "sqlite":
         pytest.skip("the other databases refuse to store it")

@@ -240,10 +240,11 @@ WHERE
 RETURNING RunId;
 
 -- name: free_strays
--- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
+-- Locks that stand for no run: written by hand, or their history is gone. One without an instant
+-- that can be read gets one first; after() of any other is NULL.
 UPDATE Jobs SET
-    LockedBy = CASE WHEN LockedAt IS NULL AND LeaseEndsAt IS NULL THEN LockedBy END,
-    LockedAt = CASE WHEN LockedAt IS NULL AND LeaseEndsAt IS NULL THEN :now END,
+    LockedBy = CASE WHEN after(LockedAt, 0.0) IS NULL AND LeaseEndsAt IS NULL THEN LockedBy END,
+    LockedAt = CASE WHEN after(LockedAt, 0.0) IS NULL AND LeaseEndsAt IS NULL THEN :now END,
     LeaseEndsAt = NULL,
     RunId = NULL,
     ClaimId = NULL,
@@ -253,7 +254,7 @@ WHERE
     Namespace = :namespace AND LockedBy IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = Jobs.RunId)
     AND (
-        (LockedAt IS NULL AND LeaseEndsAt IS NULL)
+        (after(LockedAt, 0.0) IS NULL AND LeaseEndsAt IS NULL)
         OR coalesce(LeaseEndsAt, after(LockedAt, coalesce(60.0 * LockTimeoutMinutes, :lock_seconds))) <= :now
     )
 RETURNING Id, JobName, LockedBy;
