@@ -5,11 +5,13 @@ import re
 import selectors
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import timezone
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
 import psycopg
+from psycopg.abc import Buffer
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
 from celery_sqlbeat.store.faults import Fault
@@ -44,6 +46,8 @@ _REFUSED = re.compile(
     r'authentication failed|(role|database|user) ".*" does not exist|no pg_hba\.conf entry|no password supplied'
     r"|not permitted to log in|permission denied for database"
 )
+_BEYOND = "timestamp too"  # the driver's own text, for an instant beyond Python's calendar; it has no SQLSTATE
+_FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
 _CROWDED = re.compile(r"too many (clients|connections)|connection slots are reserved")
 
 
@@ -72,6 +76,17 @@ class _Patient(psycopg.Connection[Row]):
             return done.value
 
 
+class _EdgeLoader(TimestamptzLoader):
+    """Reads an instant beyond Python's calendar, such as infinity, as the calendar's edge."""
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            written = bytes(data)
+            return _FIRST if written.startswith(b"-") or written.endswith(b"BC") else _LAST
+
+
 class PostgresqlSession:
     """One connection."""
 
@@ -97,7 +112,14 @@ class PostgresqlSession:
         cursor = self._connection.execute(_prepared(block, self._clock), scalars)
         if cursor.description is None:
             return []
-        found = cursor.fetchall()
+        try:
+            found = cursor.fetchall()
+        except psycopg.DataError as error:
+            if str(error).startswith(_BEYOND):
+                # Somebody stored such an instant by hand. One row must not stop the others: the next try reads it. Not
+                # from the start, since the driver's own loader is faster.
+                self._connection.adapters.register_loader("timestamptz", _EdgeLoader)
+            raise
         return _in_utc(found, cursor.description) if found else found
 
     def script(self, text: str) -> None:
@@ -180,6 +202,8 @@ class Postgresql:
         if not isinstance(error, psycopg.Error):
             return Fault.FATAL
         if error.sqlstate is None:
+            if str(error).startswith(_BEYOND):
+                return Fault.TRANSIENT
             if not isinstance(error, psycopg.OperationalError) or _REFUSED.search(str(error)):
                 return Fault.FATAL
             return Fault.THROTTLED if _CROWDED.search(str(error)) else Fault.LOST

@@ -1,7 +1,7 @@
 """Rows that people wrote wrongly: each is set aside with its reason, and disturbs no other."""
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -155,6 +155,19 @@ def test_a_lock_whose_instant_nobody_can_read_is_freed_on_sqlite(world: World) -
     world.later(60)
     assert world.beat.free_strays(60) == [name]
     assert world.claim_one().job_name == name
+
+
+def test_an_instant_beyond_pythons_calendar_stops_no_other_row_on_postgresql(world: World) -> None:
+    if world.store.database.dialect.name != "postgresql":
+        pytest.skip("the other databases have no such instants")
+    row = world.add(NextRunTime=None)
+    locked, other = world.add(LockedBy="somebody"), world.add(NextRunTime=None)
+    world.sql("UPDATE Jobs SET CreatedAt = 'infinity' WHERE JobName = ?", row)
+    world.sql("UPDATE Jobs SET LockedAt = 'infinity', UpdatedAt = '0044-03-15 BC' WHERE JobName = ?", locked)
+    mend_all(world)
+    found = world.admin.jobs([row, locked, other])
+    assert found[row].next_run_time == found[other].next_run_time == NOON + timedelta(seconds=60)
+    assert found[locked].locked_at == datetime.max.replace(tzinfo=timezone.utc)
 
 
 def test_bytes_that_are_no_text_stop_no_other_row_on_sqlite(world: World) -> None:
