@@ -56,7 +56,9 @@ class Tick:
         self._notice = notice_interval or poll_interval
         self._clock = clock
         self._next_poll = self._next_notice = self._wake_at = self._next_reap = clock()
+        self._looked_at = clock()
         self._wake: Wake | None = None
+        self._unfinished: Wake | None = None  # its batch was full: the next one is due without another look
         self._in_vain = self._polls = 0
 
     def __call__(self) -> float:
@@ -75,11 +77,14 @@ class Tick:
             self._next_poll = self._clock() + self._poll
         elif now < self._wake_at and not self._was_changed(now):
             return self._rest()
-        wake = self._look()
-        reaped = self._reap(wake)
+        wake, self._unfinished = self._unfinished, None
+        reaped = False
+        if wake is None or now >= self._looked_at + _LONGEST_SPACING:
+            wake = self._look()
+            reaped = self._reap(wake)
         fired = self._fire(wake)
         if fired is not None and fired.more:
-            self._wake_at = now
+            self._wake_at, self._unfinished = now, wake
             return 0.0
         return self._sleep(wake if fired is None and not reaped else self._look())
 
@@ -125,6 +130,7 @@ class Tick:
         sent_at = self._clock()
         self._wake = wake = self._store.next_wake(self._code_keys)
         self._sight.saw(wake.now, sent_at)
+        self._looked_at = sent_at
         self._next_notice = sent_at + self._notice
         return wake
 

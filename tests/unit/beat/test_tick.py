@@ -145,6 +145,26 @@ def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
     assert len(house.fired) == 6
 
 
+def test_full_batches_need_no_look_in_between_but_once_a_second() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(True, True)] * 30
+    while not house.asked["fire"] > 30:
+        house.time += 0.1
+        house.tick()
+    assert house.asked["next_wake"] <= 1 + 3 + 1
+
+
+def test_ended_leases_are_looked_at_while_full_batches_go_on() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(True, True)] * 30
+    house.tick()
+    house.lease_ends_at = NOON
+    for _ in range(11):
+        house.time += 0.1
+        house.tick()
+    assert house.answers and house.asked["reap"] == 1
+
+
 def test_leases_that_may_not_be_taken_yet_do_not_keep_a_beat_busy() -> None:
     house = House()
     house.lease_ends_at = NOON
