@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,17 @@ def empty(app: Celery) -> None:
     """Throw away what lies in the app's queue."""
     with app.connection_for_write() as connection:
         connection.default_channel.queue_purge(app.conf.task_default_queue)
+
+
+@contextmanager
+def settled(app: Celery) -> Iterator[Callable[[], None]]:
+    """A function that waits until the broker has dealt with what was sent to the app's queue without confirmation.
+
+    Otherwise it would do so during the next turn, at the cost of the other side.
+    """
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        yield lambda: channel.queue_declare(app.conf.task_default_queue, passive=True)
 
 
 def in_words(error: Exception) -> str:

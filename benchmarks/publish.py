@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from celery import Celery
 
-from benchmarks.brokers import BROKERS, bench_app, in_words
+from benchmarks.brokers import BROKERS, bench_app, in_words, settled
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.model import Claim, Slot
 
@@ -64,7 +64,7 @@ def measure(url: str) -> Rates:
     claims = [_claim(number) for number in range(CLAIMS)]
     ours, bare, confirmed = Clock(), Clock(), Clock()
     has_confirms = url.startswith("amqp")
-    with bench_app(url) as app, bench_app(url, confirm_publish=True) as confirming:
+    with bench_app(url) as app, bench_app(url, confirm_publish=True) as confirming, settled(app) as settle:
         publisher = Publisher(app)
         publisher.identify(str(uuid.uuid4()), "default")
         publisher.connect(5)
@@ -75,6 +75,7 @@ def measure(url: str) -> Rates:
             batch = claims[start : start + BATCH]
             ours.time(BATCH, lambda batch=batch: _publish(publisher, batch))  # type: ignore[misc]
             bare.time(BARE, lambda: send_bare(app, BARE))
+            settle()
             if has_confirms:
                 confirmed.time(ONE_BY_ONE, lambda: send_bare(confirming, ONE_BY_ONE))
         publisher.close()

@@ -5,11 +5,12 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from celery import Celery
 
-from benchmarks.brokers import BROKERS, bench_app, empty, in_words
+from benchmarks.brokers import BROKERS, bench_app, empty, in_words, settled
 from benchmarks.places import Maker, Place, available_places
 from benchmarks.publish import Clock, send_bare
 from celery_sqlbeat import Scheduler
@@ -55,7 +56,7 @@ def measure(place: Place, url: str, leased: bool) -> Rates:
     database = place.dialect().name
     place.by_hand(_FILL[database].format(jobs=JOBS))
     conf = {"sqlbeat_database_url": place.url, "sqlbeat_notice_interval": 0.02}
-    with bench_app(url, conf) as app, bench_app(url) as plain:
+    with bench_app(url, conf) as app, bench_app(url) as plain, settled(plain) as settle:
         if leased:
             _register_worker(place, app.conf.task_default_queue)
         scheduler = Scheduler(app)
@@ -67,7 +68,7 @@ def measure(place: Place, url: str, leased: bool) -> Rates:
             place.by_hand(_DUE.format(instant=_INSTANT[database]))
             place.by_hand(_CHANGED)
             time.sleep(0.05)  # longer than the notice interval
-            _fire_all(scheduler, plain, rates if wave else Rates(Clock(), Clock()))
+            _fire_all(scheduler, plain, settle, rates if wave else Rates(Clock(), Clock()))
             empty(app)
             empty(plain)
         states = _states(place)
@@ -77,7 +78,7 @@ def measure(place: Place, url: str, leased: bool) -> Rates:
     return rates
 
 
-def _fire_all(scheduler: Any, plain: Celery, rates: Rates) -> None:
+def _fire_all(scheduler: Any, plain: Celery, settle: Callable[[], None], rates: Rates) -> None:
     gc.collect()
     fired, standing = 0, scheduler._parts.standing
     while fired < JOBS:
@@ -89,6 +90,7 @@ def _fire_all(scheduler: Any, plain: Celery, rates: Rates) -> None:
         fired += standing.claimed - before
         rates.beat.add(standing.claimed - before, seconds, processor_seconds)
         rates.bare.time(BARE, lambda: send_bare(plain, BARE))
+        settle()
 
 
 def _register_worker(place: Place, queue: str) -> None:
