@@ -279,10 +279,10 @@ OPTION (LOOP JOIN);
 -- name: purge_runs
 -- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
 -- instant, so the index by instants bounds the search, and each batch begins with the oldest rows that are left.
+-- A century of history has more seconds than an int, so its days are counted first; parts of a second do not matter.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@keep_seconds - FLOOR(-@keep_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@keep_seconds), @now)
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
 );
 DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -319,8 +319,7 @@ SELECT RunId FROM @purged;
 -- name: purge_nodes
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@keep_seconds - FLOOR(-@keep_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@keep_seconds), @now)
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
 );
 
 DELETE FROM dbo.Nodes WHERE Namespace = @namespace AND HeartbeatAt < @cutoff;

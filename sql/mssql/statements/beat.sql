@@ -46,7 +46,7 @@ SELECT TOP (@batch_size)
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
 WHERE
-    r.Namespace = @namespace AND r.DueAt <= @now
+    r.Namespace = @namespace AND r.DueAt IS NOT NULL AND r.DueAt <= @now
     AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
 ORDER BY r.DueAt
