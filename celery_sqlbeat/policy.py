@@ -69,11 +69,6 @@ def policy_fields(mapping: object, error: ErrorAt) -> dict[str, Any]:
     return clean
 
 
-def policy_from_mapping(mapping: object, error: ErrorAt) -> Policy:
-    """Return the policy that a mapping describes, with the defaults for what it leaves out."""
-    return Policy(**policy_fields(mapping, error))
-
-
 @functools.lru_cache(maxsize=4096)  # the rows of a batch repeat few texts
 def fields_from_text(text: str) -> Fields:
     """Return the policies in the column `Policies` of a row, or raise a FieldError for its quarantine."""

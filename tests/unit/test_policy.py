@@ -15,8 +15,8 @@ from celery_sqlbeat.policy import (
     Policy,
     fields_from_text,
     policies_from_setting,
+    policy_fields,
     policy_for,
-    policy_from_mapping,
 )
 
 
@@ -36,13 +36,14 @@ def test_every_policy_can_be_set() -> None:
         "timezone": "Australia/Lord_Howe",
         "jitter": 2,
     }
-    assert policy_from_mapping(given_policies, setting_error) == Policy(
+    assert Policy(**policy_fields(given_policies, setting_error)) == Policy(
         "fixed_rate", "allow", "catch_up", 120.0, 3, 0, 7.5, "Australia/Lord_Howe", 2.0
     )
 
 
 def test_what_a_mapping_leaves_out_is_the_default() -> None:
-    assert policy_from_mapping({}, setting_error) == DEFAULT == Policy()
+    assert policy_fields({}, setting_error) == {}
+    assert Policy() == DEFAULT
 
 
 @pytest.mark.parametrize(
