@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.options import check_options
 from celery_sqlbeat.policy import Policies, Policy, fields_from_text, policy_for
 from celery_sqlbeat.schedule import Every, Fire, Skip, Timeline, parse, zone_named
 
@@ -129,11 +130,15 @@ def read_call(row: CallText) -> Call:
     task_name, options = row.task_name, row.options
     if not isinstance(task_name, str) or not task_name:
         raise FieldError("TaskName", task_name, "write the name of a Celery task")
+    checked = _NOTHING
+    if options is not None:
+        checked = _json("Options", options, dict, 'a JSON object such as {"queue": "x"}')
+        check_options(checked)
     return Call(
         task_name,
         () if row.args is None else _json("Args", row.args, list, "a JSON array such as [1, 2]"),
         _NOTHING if row.kwargs is None else _json("Kwargs", row.kwargs, dict, 'a JSON object such as {"id": 1}'),
-        _NOTHING if options is None else _json("Options", options, dict, 'a JSON object such as {"queue": "x"}'),
+        checked,
     )
 
 

@@ -22,6 +22,13 @@ WRONG = [
     ({"Kwargs": "[1]"}, "Kwargs"),
     ({"Kwargs": "[" * 100_000}, "Kwargs"),
     ({"Options": '"queue"'}, "Options"),
+    ({"Options": '{"queue": 5}'}, "Options.queue"),
+    ({"Options": '{"countdown": "x"}'}, "Options.countdown"),
+    ({"Options": '{"countdown": -1}'}, "Options.countdown"),
+    ({"Options": '{"expires": "banana"}'}, "Options.expires"),
+    ({"Options": '{"eta": 12}'}, "Options.eta"),
+    ({"Options": '{"priority": "high"}'}, "Options.priority"),
+    ({"Options": '{"headers": [1]}'}, "Options.headers"),
     ({"Policies": '{"cadence": "sometimes"}'}, "Policies.cadence"),
     ({"Policies": "cadence=fixed_rate"}, "Policies"),
     ({"LockTimeoutMinutes": -1}, "LockTimeoutMinutes"),
@@ -41,6 +48,19 @@ def test_a_wrong_row_goes_to_quarantine_with_its_reason_and_the_others_run(
     assert reason.startswith(f"{field} = ") and ": " in reason and len(reason) <= 500
     assert world.job(wrong)["lockedby"] is None
     assert world.runs(wrong) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        '{"queue": "q", "priority": 3, "countdown": 0.5, "expires": 60, "headers": {"a": 1}}',
+        '{"expires": "2027-03-02T00:00:00Z", "eta": "2027-03-01T13:00:00+01:00", "routing_key": "", "retry": false}',
+        '{"queue": null, "link": {"task": "app.next"}, "anything": [1, 2]}',
+    ],
+)
+def test_options_that_celery_takes_are_taken(world: World, options: str) -> None:
+    name = world.add(Options=options)
+    assert world.claim_one().job_name == name
 
 
 def test_a_row_in_quarantine_is_not_looked_at_again_by_a_claim(world: World) -> None:

@@ -12,7 +12,7 @@ PACKAGE = Path(celery_sqlbeat.__file__).parent
 LAYERS = [  # from the lowest; a room may import from lower layers, and from its own only where VALUES says so
     {"errors"},
     {"checks", "ids", "masking"},
-    {"config", "model", "policy", "url"},
+    {"config", "model", "options", "policy", "url"},
     {"schedule"},
     {"definition", "lifecycle"},
     {"planning"},
