@@ -10,3 +10,5 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "lateness": lateness.main,
     "code": code.main,
 }
+# Only when they are named.
+EXTRAS: dict[str, Callable[[], None]] = {"million": idle.million}
