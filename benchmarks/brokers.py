@@ -27,7 +27,9 @@ def bench_app(url: str, conf: dict[str, Any] | None = None, **transport_options:
             if url.startswith("amqp"):
                 connection.default_channel.exchange_delete(queue)
             else:
-                connection.default_channel.client.delete(f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
+                # This connection has declared nothing, so kombu left the queue itself.
+                keys = (queue, f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
+                connection.default_channel.client.delete(*keys)
         app.close()
 
 
