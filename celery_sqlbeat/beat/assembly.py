@@ -29,6 +29,7 @@ from celery_sqlbeat.store import Store
 logger = logging.getLogger(__name__)
 
 _POLLS_ALIVE = 3  # a beat says at every poll that it is alive; after so many missed ones it is not
+_LEAST_ALIVE = 10.0  # seconds; a busy host may hold a beat up for longer than a few short polls
 _RECONNECT_SECONDS = 15.0  # the longest that a worker's breaker waits before it tries the database again
 
 
@@ -77,7 +78,8 @@ def assemble(
     first = first_runs(code, server_now, stock)
     imported = CodePlanner(code, rules, first, stock)
     differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
-    importing = Importing(store.for_code(), code, imported, _POLLS_ALIVE * settings.poll_interval, differs)
+    alive_seconds = max(_LEAST_ALIVE, _POLLS_ALIVE * settings.poll_interval)
+    importing = Importing(store.for_code(), code, imported, alive_seconds, differs)
     importing.bring()
     planner = Planner(rules, code=custom_slots(code, imported.since))
     sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval)

@@ -228,7 +228,7 @@ def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: M
     assert schedule() == "every 2h"
     restarted.stop()
     new.kill()
-    wait_for(lambda: schedule() == "every 1h", 30, shop.logs)
+    wait_for(lambda: schedule() == "every 1h", 60, shop.logs)
     assert old.log.count("beat_schedule of shop") == 2
     assert new.log.count("beat_schedule of shop") == 1
     old.stop()
