@@ -17,6 +17,8 @@ from celery_sqlbeat.url import ALLOWED, DatabaseUrl, database_url
 PREFIX = "sqlbeat_"
 STATEMENT_TIMEOUT_MAX = 5.0  # seconds; a claim or heartbeat takes milliseconds, so by then the database hangs
 STATEMENTS_PER_PERIOD = 3  # a heartbeat and two repeats, or claim, mark and one repeat, fit into their period
+POLLS_ALIVE = 3  # a beat says at every poll that it is alive; after so many missed ones it is not
+LEAST_ALIVE = 10.0  # seconds; a busy host may hold a beat up for longer than a few short polls
 STOP_SHARE = 0.1  # of the lease; a task is stopped by signals that a worker under load takes a while to deliver
 STOP_LONGEST = 10.0  # seconds; SIGTERM, a grace, SIGKILL
 
@@ -105,6 +107,16 @@ class Settings:
         """After so many seconds a statement is given up; well below the heartbeat interval."""
         period = min(self.heartbeat_interval, self.dispatch_timeout)
         return min(STATEMENT_TIMEOUT_MAX, period / STATEMENTS_PER_PERIOD)
+
+    @property
+    def beat_alive(self) -> float:
+        """A beat that has been silent for more seconds is not alive."""
+        return max(LEAST_ALIVE, POLLS_ALIVE * self.poll_interval)
+
+    @property
+    def worker_alive(self) -> float:
+        """A worker that has been silent for more seconds is not alive."""
+        return self.heartbeat_interval * self.heartbeat_failures
 
     @property
     def stop_timeout(self) -> float:

@@ -3,6 +3,12 @@
 No error carries a secret: whoever raises one has masked it before.
 """
 
+_LONGEST_SHOWN = 200  # characters of a value in an error
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
 
 class SqlbeatError(Exception):
     """The base of all errors of celery-sqlbeat."""
@@ -20,10 +26,7 @@ class FieldError(SqlbeatError):
     """A field of a job has a value that cannot work; beat puts such a row into quarantine."""
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        shown = repr(value)
-        if len(shown) > 200:
-            shown = shown[:197] + "..."
-        super().__init__(f"{field} = {shown}: {remedy}")
+        super().__init__(f"{field} = {_cut(repr(value))}: {remedy}")
         self.field, self.value, self.remedy = field, value, remedy
 
 
@@ -50,8 +53,23 @@ class DatabaseAway(StoreError):
     """The database cannot be reached for now; trying again later may help."""
 
 
+class DatabaseBusy(DatabaseAway):
+    """The database answers, but not to this work for now: a row stays locked, or the statement took too long."""
+
+
 class BrokerAway(SqlbeatError):
     """The broker cannot be reached for now; trying again later may help."""
+
+
+class OtherBroker(SqlbeatError):
+    """A living beat of the same namespace sends its messages to another broker."""
+
+    def __init__(self, own: str, beat: str, other: str) -> None:
+        super().__init__(
+            f"this beat sends to the broker {own}, but {beat} of the same namespace sends to {other}: set the same "
+            "broker_url for both, give this one a sqlbeat_namespace of its own, or stop the other one first"
+        )
+        self.own, self.beat, self.other = own, beat, other
 
 
 class DriverMissing(StoreError):
@@ -81,5 +99,42 @@ class VersionConflict(SqlbeatError):
         self.name, self.expected = name, expected
 
 
+class NoSuchJob(SqlbeatError):
+    """There is no job of this name in the namespace."""
+
+    def __init__(self, name: str, namespace: str) -> None:
+        super().__init__(f"there is no job {name!r} in namespace {namespace!r}: see celery -A app sqlbeat jobs list")
+        self.name, self.namespace = name, namespace
+
+
+class NoSuchRun(SqlbeatError):
+    """There is no run of this id in the namespace, or it was purged."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id!r}, or it was purged: see celery -A app sqlbeat runs list")
+        self.run_id = run_id
+
+
+class JobGoes(SqlbeatError):
+    """The job is to be deleted as soon as its run has ended, so it takes no change."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"job {name!r} is deleted as soon as its run has ended: wait for that, and define it again")
+        self.name = name
+
+
 class LeaseLost(SqlbeatError):
     """This run no longer holds its lease: what it writes may overlap its successor."""
+
+
+class SourceUnreadable(SqlbeatError):
+    """Where jobs are to come from, they cannot be read."""
+
+
+class LineError(SqlbeatError):
+    """A line of a file of jobs has a value that cannot work."""
+
+    def __init__(self, line: int, field: str, value: object, remedy: str) -> None:
+        named = field if field.isprintable() and len(field) <= _LONGEST_SHOWN else _cut(repr(field))
+        super().__init__(f"line {line}, {named} = {_cut(repr(value))}: {remedy}" if field else f"line {line}: {remedy}")
+        self.line, self.field, self.value, self.remedy = line, field, value, remedy

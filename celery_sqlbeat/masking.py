@@ -19,14 +19,14 @@ _LONG_ENOUGH = 6  # characters; masking a shorter value of an option that only m
 # Options whose values are shown; any other is masked, since half of a badly quoted password may look like an option.
 _SHOWN = frozenset(
     """
-    address addr ansinpw app applicationintent applicationname authentication autotranslate channelbinding
-    clientencoding columnencryption connectretrycount connectretryinterval connecttimeout database dbname driver dsn
-    encrypt fallbackapplicationname filedsn gssencmode host hostaddr hostnameincertificate keepalive keepaliveinterval
-    keepalives keepalivescount keepalivesidle keepalivesinterval language loadbalancehosts logintimeout
-    marsconnection multisubnetfailover options packetsize port quotedid regional server servercertificate service
-    sslcert sslcertmode sslcrl sslmaxprotocolversion sslminprotocolversion sslmode sslnegotiation sslrootcert
-    targetsessionattrs tcpusertimeout transparentnetworkipresolution trustedconnection trustservercertificate uid user
-    wsid
+    addr address ansinpw app applicationintent applicationname authentication autotranslate channelbinding
+    clientencoding clientid columnencryption connectretrycount connectretryinterval connecttimeout database dbname
+    driver dsn encrypt fallbackapplicationname filedsn gssencmode host hostaddr hostnameincertificate identity
+    keepalive keepaliveinterval keepalives keepalivescount keepalivesidle keepalivesinterval language loadbalancehosts
+    logintimeout marsconnection multisubnetfailover options packetsize port quotedid regional server servercertificate
+    service sslcert sslcertmode sslcrl sslmaxprotocolversion sslminprotocolversion sslmode sslnegotiation sslrootcert
+    targetsessionattrs tcpusertimeout tenantid transparentnetworkipresolution trustedconnection trustservercertificate
+    uid user wsid
     """.split()  # noqa: SIM905 - a list of sixty literals reads worse
 )
 
@@ -109,8 +109,9 @@ def masked(url: str) -> str:
     shown = f"{parts.scheme}://"
     if parts.userinfo is not None:
         user, colon, _ = parts.userinfo.partition(":")
-        # A colon that is written %3A may hide a password, too.
-        shown += (HIDDEN if ":" in urllib.parse.unquote(user) else user) + (f":{HIDDEN}@" if colon else "@")
+        # A colon that is written %3A may hide a password, too; and so may pairs as ODBC has them.
+        shown += HIDDEN if re.search("[:;=]", urllib.parse.unquote(user)) else user
+        shown += f":{HIDDEN}@" if colon else "@"
     shown += parts.hosts + parts.path
     return shown + ("?" + "&".join(map(_masked_option, parts.query.split("&"))) if parts.query else "")
 

@@ -142,10 +142,31 @@ def _read_mssql(text: str, parts: masking.Parts) -> DatabaseUrl:
     for option in options:
         if option.lower() in _NO_OPTIONS:
             raise _Unreadable(f"{option} is no option; {_FORMS['mssql']}")
+    _check_identity(options, has_login=user is not None)
     return DatabaseUrl(text, "mssql", name, user, password, hosts, instance[0] if instance else None, options)
 
 
 _NO_OPTIONS = frozenset(["server", "address", "addr", "database", "uid", "user", "pwd", "password", "dsn", "filedsn"])
+
+
+IDENTITIES = {  # who logs in to SQL Server where the address names no user, and what may be said about it
+    "default": {"client_id"},
+    "managed": {"client_id"},
+    "workload": {"client_id", "tenant_id"},
+    "cli": {"tenant_id"},
+}
+
+
+def _check_identity(options: Mapping[str, str], has_login: bool) -> None:
+    given = {key.lower(): value for key, value in options.items()}
+    said = {"identity", "client_id", "tenant_id"} & given.keys()
+    if said and (has_login or given.keys() & {"authentication", "trusted_connection"}):
+        raise _Unreadable(f"{min(said)} is for addresses without a user, Authentication and Trusted_Connection")
+    kind = given.get("identity", "default")
+    if kind not in IDENTITIES:
+        raise _Unreadable(f"identity is one of {', '.join(IDENTITIES)}")
+    if unknown := said - {"identity"} - IDENTITIES[kind]:
+        raise _Unreadable(f"{min(unknown)} says nothing about identity={kind}")
 
 
 def _user(parts: masking.Parts) -> tuple[str | None, str | None]:
