@@ -2,24 +2,25 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
-import pyodbc
-
+from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.mssql_batch import CLOCK, batch_of, rows_as_json, scalar, split_batches
+from celery_sqlbeat.store.mssql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
-from celery_sqlbeat.store.mssql_faults import fault_of
+from celery_sqlbeat.store.mssql_entra import attributes, identity_of, tokens_for
+from celery_sqlbeat.store.mssql_faults import fault_of, is_refused_login
+from celery_sqlbeat.store.odbc import SQL_BIT, SQL_GUID, SQL_WCHAR, SQL_WLONGVARCHAR, SQL_WVARCHAR, load_pyodbc
 from celery_sqlbeat.store.session import Row, Rows
-from celery_sqlbeat.store.statements import Block, load
+from celery_sqlbeat.store.statements import Block
+from celery_sqlbeat.store.tokens import Token, TokenAway, Tokens
 from celery_sqlbeat.url import DatabaseUrl
 
-# The driver manager would hand out connections that a child process inherited, or whose access token has ended.
-pyodbc.pooling = False
-
+_NO_USER = "(with a new access token: is this identity a user of the database? grants.sql shows how it becomes one)"
 _MIGRATION_LOCK_MS = 600_000  # a migration of large tables may take long, and the others wait for it
 
 
@@ -30,7 +31,19 @@ class MssqlSession:
     costs a round trip at each change; a block that only reads or that is one statement needs none.
     """
 
-    def __init__(self, connection: pyodbc.Connection, blocks: Mapping[str, Block], clock: str, lock_ms: int) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        blocks: Mapping[str, Block],
+        clock: str,
+        lock_ms: int,
+        null: Any = None,
+        token: Token | None = None,
+    ) -> None:
+        # For None pyodbc would ask the server what type each marker has, although setinputsizes has told it: one more
+        # round trip, and where the server cannot say, an error there that XACT_ABORT answers by ending the transaction.
+        self._null = null
+        self.token = token  # what it was logged in with
         self._connection = connection
         self._blocks = blocks
         self._clock = clock
@@ -38,7 +51,7 @@ class MssqlSession:
         self._timeout = connection.timeout
         self._control = connection.cursor()
         # A cursor of its own for each block keeps its prepared statement on the server.
-        self._cursors: dict[str, pyodbc.Cursor] = {}
+        self._cursors: dict[str, Any] = {}
 
     def begin(self) -> None:
         self._control.execute("BEGIN TRANSACTION")
@@ -60,7 +73,8 @@ class MssqlSession:
         if cursor is None:
             cursor = self._cursors[name] = self._connection.cursor()
             cursor.setinputsizes(batch.sizes)
-        cursor.execute(batch.text, [scalar(scalars[key]) for key in batch.names])
+        values = (scalar(scalars[key]) for key in batch.names)
+        cursor.execute(batch.text, [self._null if value is None else value for value in values])
         return _result(cursor)
 
     def script(self, text: str) -> None:
@@ -73,7 +87,7 @@ class MssqlSession:
         self.fetch("migration_lock")
 
     def close(self) -> None:
-        with contextlib.suppress(pyodbc.Error):
+        with contextlib.suppress(Exception):  # whatever is wrong with it, nobody will use it again
             self._connection.close()
 
     def _be_impatient(self) -> None:
@@ -85,68 +99,100 @@ class MssqlSession:
 
 
 class Mssql:
-    """A SQL Server database. A test may give another expression for the server's clock, or its own way to connect.
+    """A SQL Server database. Where the address brings no login, a token does; no connection outlives its token.
 
-    `attrs_before` gives what pyodbc sets before it connects, such as an access token; it is asked for each connection.
+    A test may give another expression for the server's clock, something like pyodbc, or tokens.
     """
 
     name = "mssql"
-    errors = (pyodbc.Error,)
     single_statements_commit = True
+    at_once = AT_ONCE
 
     def __init__(
         self,
         url: DatabaseUrl,
         statement_timeout: float = 5.0,
         clock: str = CLOCK,
-        connect: Callable[..., pyodbc.Connection] = pyodbc.connect,
-        attrs_before: Callable[[], dict[int, Any]] = dict,
+        pyodbc: Any = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
         self._clock = clock
-        self._connect = connect
-        self._attrs_before = attrs_before
+        self._pyodbc = pyodbc or load_pyodbc()
+        identity = identity_of(url)
+        self._tokens = tokens_for(identity) if identity is not None and tokens is None else tokens
+
+    @property
+    def errors(self) -> tuple[type[BaseException], ...]:
+        return (self._pyodbc.Error, TokenAway)
 
     def connect(self) -> MssqlSession:
         seconds = max(1, math.ceil(self._timeout))  # ODBC counts in whole seconds
         lock_ms = max(1, round(self._timeout * 500))
-        connection = self._connect(
-            connection_string(self._url, lambda: find_driver(pyodbc.drivers)),
-            autocommit=True,
-            timeout=seconds,
-            attrs_before=self._attrs_before(),
-        )
+        token = None if self._tokens is None else self._tokens.current(self._timeout)
+        connection = self._log_in(seconds, token)
         try:
             connection.timeout = seconds
-            for kind in (pyodbc.SQL_WCHAR, pyodbc.SQL_WVARCHAR, pyodbc.SQL_WLONGVARCHAR):
+            for kind in (SQL_WCHAR, SQL_WVARCHAR, SQL_WLONGVARCHAR):
                 connection.add_output_converter(kind, _text)
-            connection.add_output_converter(pyodbc.SQL_GUID, _id)
-            connection.add_output_converter(pyodbc.SQL_BIT, _bit)
-            # What filtered indexes and computed columns need of every writer, whatever a data source says; one batch,
-            # so that a new connection costs one round trip.
-            connection.execute(
-                "SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL ON; "
-                "SET QUOTED_IDENTIFIER, XACT_ABORT, NOCOUNT ON; SET NUMERIC_ROUNDABORT, IMPLICIT_TRANSACTIONS OFF; "
-                f"SET LOCK_TIMEOUT {lock_ms}; SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-            )
-            return MssqlSession(connection, load("mssql"), self._clock, lock_ms)
+            connection.add_output_converter(SQL_GUID, _id)
+            connection.add_output_converter(SQL_BIT, _bit)
+            connection.execute(_session(lock_ms))
+            return MssqlSession(connection, with_chains(), self._clock, lock_ms, self._pyodbc.BinaryNull, token)
         except BaseException:
             connection.close()
             raise
 
+    def is_spent(self, session: MssqlSession) -> bool:
+        """Whether a session must not be lent again: its access token is about to end."""
+        return self._tokens is not None and session.token is not None and self._tokens.is_retired(session.token)
+
+    def _log_in(self, seconds: int, token: Token | None) -> Any:
+        try:
+            return self._pyodbc.connect(
+                connection_string(self._url, lambda: find_driver(self._pyodbc.drivers)),
+                autocommit=True,
+                timeout=seconds,
+                attrs_before=attributes(token),
+            )
+        except self._pyodbc.Error as error:
+            # The server says the same of a token that has ended and of one whose owner may not come in.
+            if token is not None and self._tokens is not None and is_refused_login(*_state_and_text(error)):
+                if self._tokens.refused(token):
+                    raise TokenAway("the server refused the access token; a new one is asked for") from error
+                raise StoreError(f"{self.explain(error)} {_NO_USER}") from error
+            raise
+
     def classify(self, error: BaseException) -> Fault:
         """By the native number in the error's text, then by SQLSTATE; never by the class of the exception."""
-        if not isinstance(error, pyodbc.Error):
+        if isinstance(error, TokenAway):
+            return Fault.LOST
+        if not isinstance(error, self._pyodbc.Error):
             return Fault.FATAL
-        state, text = ("", *map(str, error.args))[-2:] if error.args else ("", "")
-        return fault_of(state, text)
+        return fault_of(*_state_and_text(error))
 
     def explain(self, error: BaseException) -> str:
         return self._url.mask(" ".join(str(error.args[-1] if error.args else error).split()))
 
 
-def _result(cursor: pyodbc.Cursor) -> list[Row]:
+def _session(lock_ms: int) -> str:
+    """What a new connection is told, in one batch, so that it costs one round trip.
+
+    Filtered indexes and computed columns need the first of it of every writer, whatever a data source says.
+    """
+    on = "ANSI_NULLS ANSI_PADDING ANSI_WARNINGS ARITHABORT CONCAT_NULL_YIELDS_NULL QUOTED_IDENTIFIER XACT_ABORT NOCOUNT"
+    off = "NUMERIC_ROUNDABORT IMPLICIT_TRANSACTIONS"
+    settings = [f"SET {name} ON" for name in on.split()] + [f"SET {name} OFF" for name in off.split()]
+    return "; ".join([*settings, f"SET LOCK_TIMEOUT {lock_ms}", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"])
+
+
+def _state_and_text(error: BaseException) -> tuple[str, str]:
+    *_, state, text = ("", "", *map(str, error.args))
+    return state, text
+
+
+def _result(cursor: Any) -> list[Row]:
     """The rows of the one result, wherever it is. An error after it shows only when all of the answer was read."""
     found: list[Row] = []
     while True:
@@ -156,7 +202,7 @@ def _result(cursor: pyodbc.Cursor) -> list[Row]:
             return found
 
 
-def _in_utc(cursor: pyodbc.Cursor) -> list[Row]:
+def _in_utc(cursor: Any) -> list[Row]:
     instants = [at for at, column in enumerate(cursor.description) if column[1] is datetime]
     columns: list[Any] = list(zip(*cursor.fetchall(), strict=True))
     if columns:

@@ -7,8 +7,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import pyodbc
-
+from celery_sqlbeat.store import odbc
 from celery_sqlbeat.store.session import Rows
 from celery_sqlbeat.store.statements import Block
 
@@ -31,7 +30,12 @@ PARAMETERS = {
     "code_owner": "nvarchar(200)",
     "code_release": "nvarchar(200)",
     "dispatch_seconds": "float(53)",
+    "enabled": "int",
+    "epoch": "bigint",
+    "fence": "bigint",
+    "finished": "bit",
     "first_seen_at": "datetime2(6)",
+    "floor": "bigint",
     "grace_seconds": "float(53)",
     "host": "nvarchar(255)",
     "imported_at": "datetime2(6)",
@@ -62,21 +66,24 @@ PARAMETERS = {
     "rows": "nvarchar(max)",
     "run_id": "uniqueidentifier",
     "schedule": "nvarchar(1000)",
+    "since_seconds": "float(53)",
     "skew_seconds": "float(53)",
     "start_at": "datetime2(6)",
+    "step": "bigint",
     "task_name": "nvarchar(200)",
     "time_zone": "nvarchar(100)",
     "version": "bigint",
     "worker": "nvarchar(200)",
 }
 _SIZES = {
-    "bit": (pyodbc.SQL_BIT, 0, 0),
-    "int": (pyodbc.SQL_INTEGER, 0, 0),
-    "bigint": (pyodbc.SQL_BIGINT, 0, 0),
-    "float(53)": (pyodbc.SQL_DOUBLE, 0, 0),
-    "datetime2(6)": (pyodbc.SQL_TYPE_TIMESTAMP, 26, 6),
-    "uniqueidentifier": (pyodbc.SQL_VARCHAR, 36, 0),
-    "nvarchar(max)": (pyodbc.SQL_WVARCHAR, 0, 0),
+    "bit": (odbc.SQL_BIT, 0, 0),
+    "int": (odbc.SQL_INTEGER, 0, 0),
+    "bigint": (odbc.SQL_BIGINT, 0, 0),
+    "float(53)": (odbc.SQL_DOUBLE, 0, 0),
+    # As text, the same as in rows: what pyodbc keeps of a bound instant depends on an answer of the server's catalog.
+    "datetime2(6)": (odbc.SQL_VARCHAR, 26, 0),
+    "uniqueidentifier": (odbc.SQL_VARCHAR, 36, 0),
+    "nvarchar(max)": (odbc.SQL_WVARCHAR, 0, 0),
 }
 _VARIABLE = re.compile(r"@(\w+)")
 
@@ -105,7 +112,7 @@ def _size(kind: str) -> tuple[int, int, int]:
     if kind in _SIZES:
         return _SIZES[kind]
     base, _, length = kind.rstrip(")").partition("(")
-    return (pyodbc.SQL_WVARCHAR if base == "nvarchar" else pyodbc.SQL_VARCHAR, int(length), 0)
+    return (odbc.SQL_WVARCHAR if base == "nvarchar" else odbc.SQL_VARCHAR, int(length), 0)
 
 
 def rows_as_json(rows: Rows) -> str:
@@ -132,7 +139,7 @@ def _naive(value: datetime) -> datetime:
 def scalar(value: Any) -> Any:
     """A parameter as the driver takes it."""
     if isinstance(value, datetime):
-        return _naive(value)
+        return _instant(value)
     return rows_as_json(value) if isinstance(value, (list, tuple)) else value
 
 

@@ -1,5 +1,6 @@
 """How to reach a SQL Server by ODBC: finds Microsoft's driver, and writes the connection string. Connects nowhere."""
 
+import ctypes
 import platform
 import re
 from collections.abc import Callable, Iterable
@@ -7,21 +8,24 @@ from pathlib import Path
 
 from celery_sqlbeat.errors import DriverMissing
 from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.store.odbc import release_names, system_command
 from celery_sqlbeat.url import DatabaseUrl
 
 KNOWN = ("ODBC Driver 18 for SQL Server", "ODBC Driver 17 for SQL Server")  # the best first
 
-# Before anything else that the string does not say itself. The certificate is verified; our own retries must not
-# multiply with the driver's; a connection that lost its other end is noticed about when a statement would time out.
+# Whatever the string says: our own retries must not multiply with the driver's.
+ALWAYS = {"ConnectRetryCount": "0"}
+# What the string does not say itself. The certificate is verified; a connection that lost its other end is noticed
+# about when a statement would time out.
 DEFAULTS = {
     "Encrypt": "yes",
     "TrustServerCertificate": "no",
-    "ConnectRetryCount": "0",
     "KeepAlive": "5",
     "KeepAliveInterval": "1",
     "APP": "celery-sqlbeat",
 }
-_WITH_A_DSN = ("ConnectRetryCount", "APP")  # the rest is for whoever wrote the data source to say
+_WITH_A_DSN = ("APP",)  # the rest is for whoever wrote the data source to say
+_OURS = {"driver", "identity", "client_id", "tenant_id"} | {key.lower() for key in ALWAYS}
 
 _PLAIN = re.compile(r"[\w.:,/\\+-]+", re.ASCII)  # needs no braces in a connection string
 _LIBRARIES = {"Linux": "linux/*/{}/lib/libmsodbcsql-*.so.*", "Darwin": "macos/{}/lib/libmsodbcsql*.dylib"}
@@ -34,9 +38,10 @@ def connection_string(url: DatabaseUrl, driver: Callable[[], str]) -> str:
     """The ODBC connection string of an address; `driver` is asked only where the address names none."""
     if url.odbc is not None:
         return _completed(url.odbc, driver)
-    options = dict(url.options)
-    named = next((options.pop(key) for key in list(options) if key.lower() == "driver"), None)
+    named = next((value for key, value in url.options.items() if key.lower() == "driver"), None)
+    options = {key: value for key, value in url.options.items() if key.lower() not in _OURS}
     pairs = {
+        **ALWAYS,
         "Driver": named or driver(),
         "Server": _server(url),
         "Database": url.name,
@@ -54,8 +59,13 @@ def find_driver(
     machine: str | None = None,
     family: str | None = None,
     libraries: Callable[[], Path | None] = lambda: _shipped_libraries(),
+    load: Callable[[str], object] = ctypes.CDLL,
 ) -> str:
-    """The name of an installed driver, or the path of the one that the wheel mssql-python-odbc ships."""
+    """The name of an installed driver, or the path of the one that the wheel mssql-python-odbc ships.
+
+    That one is loaded here, as the driver manager will load it: of a library that it lacks, the driver manager would
+    say only that the driver is not there.
+    """
     names = set(installed())
     for name in KNOWN:
         if name in names:
@@ -69,6 +79,12 @@ def find_driver(
         # The family of this system first; the others differ in what is beside the library, not in the library.
         found = sorted(folder.glob(pattern), key=lambda path: (f"/{wanted}/" not in path.as_posix(), path))
         if found:
+            try:
+                load(str(found[0]))
+            except OSError as error:
+                raise DriverMissing(
+                    f"Microsoft's ODBC driver cannot be loaded ({error}): run {system_command(system)}"
+                ) from error
             return str(found[0])
     remedy = "winget install Microsoft.msodbcsql.18" if system == "Windows" else "pip install mssql-python-odbc"
     raise DriverMissing(f"Microsoft's ODBC driver for SQL Server is not installed: run {remedy}")
@@ -83,23 +99,22 @@ def _shipped_libraries() -> Path | None:
 
 
 def _family() -> str:
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
-        return "debian_ubuntu"
-    names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
-    return next((_FAMILIES[name] for name in names if name in _FAMILIES), "debian_ubuntu")
+    return next((_FAMILIES[name] for name in release_names() if name in _FAMILIES), "debian_ubuntu")
 
 
 def _completed(string: str, driver: Callable[[], str]) -> str:
-    """The string as it was written, and after it what it leaves open; of two equal keywords ODBC takes the first."""
+    """The string as it was written, and about it what it may not say and what it leaves open.
+
+    Of two equal keywords ODBC takes the first.
+    """
     given = [pair.key for pair in odbc_pairs(string) or ()]
     added = _missing(given)
     if {"dsn", "filedsn"} & set(given):
         added = {key: added[key] for key in _WITH_A_DSN if key in added}
     elif "driver" not in given:
         added["Driver"] = driver()
-    return ";".join([string.rstrip("; "), *(f"{key}={_quoted(value)}" for key, value in added.items())])
+    written = [f"{key}={_quoted(value)}" for key, value in added.items()]
+    return ";".join([*(f"{key}={value}" for key, value in ALWAYS.items()), string.rstrip("; "), *written])
 
 
 def _missing(given: Iterable[str]) -> dict[str, str]:

@@ -1,8 +1,11 @@
 """What SQL Server's native error numbers mean. One table; nothing here depends on the text of a message.
 
 Sources: Microsoft Learn, "Database engine events and errors", "Troubleshoot transient connection errors in Azure SQL",
-"Resource management in Azure SQL Database", "Errors for Always On availability groups"; the lists that Entity
-Framework Core and Microsoft.Data.SqlClient retry.
+"Resource management in Azure SQL Database", "Serverless compute tier" (40613 while it resumes), "Errors for Always On
+availability groups"; the lists that are tried again by Entity Framework Core (SqlServerTransientExceptionDetector) and
+Microsoft.Data.SqlClient (SqlConfigurableRetryFactory). What of those lists is not here belongs to features that are not
+used: memory-optimized tables (413xx), SNAPSHOT (3960), Synapse. How long is waited is in faults.py, one wait per class;
+a service that asks for ten seconds (40501) gets them from the circuit breaker.
 """
 
 import re
@@ -30,6 +33,7 @@ FAULTS = {
     10928: Fault.THROTTLED,  # Azure: the limit of sessions or workers is reached
     10929: Fault.THROTTLED,  # Azure: the server is too busy for more than this database's guarantee
     10936: Fault.THROTTLED,  # Azure: the limit of the elastic pool is reached
+    17197: Fault.THROTTLED,  # login timed out under heavy load
     17809: Fault.THROTTLED,  # the limit of user connections is reached
     40501: Fault.THROTTLED,  # Azure: the service is busy, again in ten seconds
     40544: Fault.THROTTLED,  # Azure: the database has reached its size
@@ -42,6 +46,7 @@ FAULTS = {
     49919: Fault.THROTTLED,  # Azure: too many create or update operations
     49920: Fault.THROTTLED,  # Azure: too many operations
     49977: Fault.THROTTLED,  # Azure: the elastic pool is busy with another operation
+    49983: Fault.THROTTLED,  # Azure: the operation did not complete, try again
     # The database is on its way from one server to another, starting, or not there for now.
     615: Fault.LOST,  # the database may be offline, wait a few minutes
     921: Fault.LOST,  # not recovered yet
@@ -66,6 +71,7 @@ FAULTS = {
     40197: Fault.LOST,  # Azure: an error in the service: upgrade, hardware, fail-over
     40540: Fault.LOST,  # Azure: the transaction was ended by a reconfiguration
     40613: Fault.LOST,  # Azure: not available now; also a serverless database that resumes
+    42108: Fault.LOST,  # Azure: paused
     42109: Fault.LOST,  # Azure: warming up
     # The server or the session goes away.
     596: Fault.LOST,  # the session is being killed
@@ -74,9 +80,13 @@ FAULTS = {
     18401: Fault.LOST,  # login refused while the server upgrades itself
     18451: Fault.LOST,  # login refused while only administrators may connect
     # The network; Windows' numbers, which the driver gives on every platform.
+    20: Fault.LOST,  # no encryption: said by a gateway in the middle of a fail-over
     64: Fault.LOST,  # the connection broke during the login
     121: Fault.LOST,  # the semaphore time-out period has expired
+    203: Fault.LOST,  # the connection broke before the login
     233: Fault.LOST,  # nobody at the other end of the connection
+    258: Fault.LOST,  # no answer in time
+    997: Fault.LOST,  # the connection broke during the login
     10053: Fault.LOST,  # aborted by this host
     10054: Fault.LOST,  # reset by the other end
     10060: Fault.LOST,  # no answer in time
@@ -86,6 +96,7 @@ FAULTS = {
     18456: Fault.FATAL,  # login failed: a wrong password or user
     40532: Fault.FATAL,  # Azure: no such server for this login
     40615: Fault.FATAL,  # Azure: the firewall refuses this address
+    40914: Fault.FATAL,  # Azure: the firewall refuses this virtual network
 }
 
 # Where the number is none of these, or zero because the driver itself speaks; the longest prefix decides.
@@ -101,6 +112,11 @@ STATES = {
 
 # pyodbc writes "[state] text (number) (SQLFunction)" and, for each further message, "; [state] text (number)".
 _NUMBER = re.compile(r"\((-?\d{1,10})\)(?: \(SQL\w+\))?(?=; \[|$)")
+
+
+def is_refused_login(state: str, text: str) -> bool:
+    """Whether the server was reached and does not let this login in, or this token."""
+    return state == "28000" and "18456" in _NUMBER.findall(text)
 
 
 def fault_of(state: str, text: str) -> Fault:

@@ -17,12 +17,17 @@ GRANT SELECT ON dbo.StoreInfo TO sqlbeat_runner;
 GRANT SELECT ON dbo.SchemaMigrations TO sqlbeat_runner;
 GO
 
--- Who runs with it. On Azure a managed identity, or a group that holds several of them, named as in Entra ID:
---
---   CREATE USER [shop-beat-identity] FROM EXTERNAL PROVIDER;
---   ALTER ROLE sqlbeat_runner ADD MEMBER [shop-beat-identity];
---
--- On a server of one's own, a Windows account or a login:
---
---   CREATE USER [SHOP\celery$] FOR LOGIN [SHOP\celery$];
---   ALTER ROLE sqlbeat_runner ADD MEMBER [SHOP\celery$];
+-- Who runs with it: write the name between the quotes, or leave it empty and let somebody in later. On Azure it is a
+-- managed identity, or a group that holds several of them, named as in Entra ID; only an Entra administrator of the server
+-- may do this. On a server of one's own it is a login, such as N'SHOP\celery$'.
+DECLARE @who sysname = N'';
+DECLARE @user nvarchar(400) = N'CREATE USER ' + QUOTENAME(@who)
+    + CASE WHEN SUSER_ID(@who) IS NULL THEN N' FROM EXTERNAL PROVIDER' ELSE N' FOR LOGIN ' + QUOTENAME(@who) END;
+DECLARE @member nvarchar(400) = N'ALTER ROLE sqlbeat_runner ADD MEMBER ' + QUOTENAME(@who);
+
+IF @who <> N'' AND DATABASE_PRINCIPAL_ID(@who) IS NULL
+    EXEC sys.sp_executesql @user;
+
+IF @who <> N''
+    EXEC sys.sp_executesql @member;
+GO

@@ -46,7 +46,8 @@ OPTION (LOOP JOIN);
 SELECT JobName FROM @inserted;
 
 -- name: update_job
--- Zero rows: the job is gone, or it is no longer at this version.
+-- Zero rows: the job is gone, or it is no longer at this version. @enabled is -1 where that stays as it is; a job whose
+-- schedule had come to its end goes on if it has another one now.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
@@ -62,6 +63,16 @@ SET
     LockTimeoutMinutes = @lock_timeout_minutes,
     StartAt = @start_at,
     NextRunTime = CASE WHEN @reschedule = 1 THEN @next_run_time ELSE NextRunTime END,
+    Enabled = CASE
+        WHEN @enabled >= 0 THEN @enabled
+        WHEN @reschedule = 1 AND DisabledReason = N'finished' THEN 1
+        ELSE Enabled
+    END,
+    DisabledReason = CASE
+        WHEN @enabled = 1 OR (@reschedule = 1 AND DisabledReason = N'finished' AND @enabled < 0) THEN NULL
+        WHEN @enabled = 0 AND Enabled = 1 THEN @reason
+        ELSE DisabledReason
+    END,
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = @now
@@ -78,7 +89,8 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
-    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, @now AS Now
+    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, j.CodeOwner,
+    j.CreatedAt, j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, j.RetryRunId, @now AS Now
 FROM dbo.Jobs AS j
 WHERE
     j.Namespace = @namespace
@@ -94,37 +106,80 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 SELECT TOP (@page_size)
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, @now AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, RetryRunId, @now AS Now
 FROM dbo.Jobs
 WHERE Namespace = @namespace AND JobName > @after_name
 ORDER BY JobName;
 
+-- name: list_set_aside
+-- The jobs that cannot run as they are written, by name. Zero rows: the last page was the last.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT TOP (@page_size)
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, RetryRunId, @now AS Now
+FROM dbo.Jobs
+WHERE Namespace = @namespace AND Quarantine IS NOT NULL AND JobName > @after_name
+ORDER BY JobName;
+
+-- name: count_jobs
+-- Always one row: how many jobs there are of each kind, and since when the longest waiting one is due.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT
+    COUNT_BIG(*) AS Total,
+    COALESCE(SUM(CASE WHEN Enabled = 1 THEN 1 ELSE 0 END), 0) AS Active,
+    COALESCE(SUM(CASE WHEN LockedBy IS NOT NULL THEN 1 ELSE 0 END), 0) AS Held,
+    COALESCE(SUM(CASE WHEN RetryAt IS NOT NULL THEN 1 ELSE 0 END), 0) AS Retrying,
+    COALESCE(SUM(CASE WHEN Quarantine IS NOT NULL THEN 1 ELSE 0 END), 0) AS SetAside,
+    COALESCE(SUM(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND COALESCE(RetryAt, NextRunTime) <= @now THEN 1 ELSE 0 END), 0) AS Due,
+    MIN(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND COALESCE(RetryAt, NextRunTime) <= @now THEN COALESCE(RetryAt, NextRunTime) END) AS DueAt,
+    (SELECT COUNT_BIG(*) FROM dbo.JobRuns AS d WHERE d.Namespace = @namespace AND d.State = 'dlq') AS Dead,
+    @now AS Now
+FROM dbo.Jobs
+WHERE Namespace = @namespace;
+
+-- name: count_states
+-- How many attempts of the slots of the last @since_seconds seconds are in each state. Zero rows: nothing was due.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @since datetime2(6) = DATEADD(SECOND, -@since_seconds, @now);
+
+SELECT State, SUM(CAST(SlotCount AS bigint)) AS Slots
+FROM dbo.JobRuns
+WHERE ScheduledFor > @since AND Namespace = @namespace
+GROUP BY State;
+
 -- name: pause_job
--- Zero rows: the job is gone or paused already.
+-- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
 UPDATE dbo.Jobs
 SET Enabled = 0, DisabledReason = @reason, Version = Version + 1, UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
-WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 1;
+WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 1 AND (@version = 0 OR Version = @version);
 
 SELECT Version FROM @changed;
 
 -- name: resume_job
--- Zero rows: the job is gone, or it was changed since it was read.
+-- Zero rows: the job is gone, it was changed since it was read, or its run has ended since then and moved its next slot
+-- (every end of a run raises the fence; @fence is -1 where that does not matter).
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
 UPDATE dbo.Jobs
 SET
-    Enabled = 1,
-    DisabledReason = NULL,
+    Enabled = CASE WHEN @finished = 1 THEN 0 ELSE 1 END,
+    DisabledReason = CASE WHEN @finished = 1 THEN N'finished' END,
     NextRunTime = @next_run_time,
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
-WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 0 AND Version = @version;
+WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 0 AND Version = @version
+    AND (@fence = -1 OR Fence = @fence);
 
 SELECT Version FROM @changed;
 
@@ -158,7 +213,8 @@ SELECT RunId FROM @inserted;
 
 -- name: leave_dead
 -- rows: run_id uniqueidentifier
--- Dead letters that are replayed keep their history; the row names its successor by its slot.
+-- Dead letters that are replayed keep their history; the row names its successor by its slot. A missing row: it was
+-- replayed before, or its job is gone.
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
 UPDATE r
@@ -166,13 +222,15 @@ SET Reason = N'replayed'
 OUTPUT inserted.RunId INTO @changed (RunId)
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
-WHERE r.Namespace = @namespace AND r.State = 'dlq' AND COALESCE(r.Reason, N'') <> N'replayed'
+WHERE
+    r.Namespace = @namespace AND r.State = 'dlq' AND COALESCE(r.Reason, N'') <> N'replayed'
+    AND EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = r.JobId AND j.DeleteRequested = 0)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @changed;
 
 -- name: request_delete
--- Zero rows: there is no such job.
+-- Zero rows: there is no such job, or it is not at this version; version 0 stands for any.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
@@ -184,7 +242,7 @@ SET
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Id INTO @changed (Id)
-WHERE Namespace = @namespace AND JobName = @job_name;
+WHERE Namespace = @namespace AND JobName = @job_name AND (@version = 0 OR Version = @version);
 
 SELECT Id FROM @changed;
 

@@ -32,7 +32,7 @@ ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
 -- name: read_outbox
--- Zero rows: no attempt in the outbox is due whose job is free.
+-- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
@@ -47,7 +47,7 @@ FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMI
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL AND r.DueAt <= @now
-    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
@@ -96,7 +96,7 @@ WITH free AS (
         planned_at datetime2(6) '$[4]'
     ) AS p
     INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND j.Enabled = 1
+    WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
 )
 
 UPDATE free
@@ -347,7 +347,6 @@ UPDATE j
 SET
     LockedBy = @beat,
     LockedAt = @now,
-    PublishedAt = @now,
     Republishes = j.Republishes + 1,
     LeaseEndsAt = DATEADD(
         MICROSECOND, ROUND(1000000 * (p.queued_seconds - FLOOR(p.queued_seconds)), 0),
@@ -427,7 +426,7 @@ FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox))
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL
-    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
@@ -456,7 +455,7 @@ FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox))
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL
-    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);

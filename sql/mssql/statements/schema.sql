@@ -34,7 +34,9 @@ SELECT 1 AS Present WHERE OBJECT_ID(N'dbo.SchemaMigrations', N'U') IS NOT NULL;
 SELECT Number, Checksum FROM dbo.SchemaMigrations ORDER BY Number;
 
 -- name: note_migration
+-- What is noted already stays as it is: the printed script holds this block, and may be run again.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-VALUES (@number, @name, @checksum, @now);
+SELECT @number, @name, @checksum, @now
+WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = @number);

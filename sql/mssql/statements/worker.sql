@@ -143,7 +143,8 @@ FROM @started;
 
 -- name: extend_leases
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)
--- A missing row: the lease is lost, and its task must stop.
+-- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
+-- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -162,15 +163,33 @@ FROM OPENJSON(@rows) WITH (
     fence bigint '$[3]',
     lease_seconds float(53) '$[4]'
 ) AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
 WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @extended;
 
+-- name: read_busy_leases
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
+-- Of leases that extend_leases missed. A row: it is still its holder's, or locked. A missing row: it is lost.
+-- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
+SELECT p.run_id
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]'
+) AS p
+INNER JOIN dbo.Jobs AS k WITH (INDEX (Jobs_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.Id = p.job_id
+LEFT OUTER JOIN dbo.Jobs AS j WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+WHERE
+    j.Id IS NULL
+    OR (j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL)
+OPTION (LOOP JOIN, FORCE ORDER);
+
 -- name: extend_held
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)
--- The same for runs that overlap others. A missing row: it was taken for lost.
+-- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -187,8 +206,24 @@ FROM OPENJSON(@rows) WITH (
     fence bigint '$[2]',
     lease_seconds float(53) '$[3]'
 ) AS p
-INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
 WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @extended;
+
+-- name: read_busy_held
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
+-- Of leases that extend_held missed, as read_busy_leases.
+SELECT p.run_id
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS k WITH (INDEX (JobRuns_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.RunId = p.run_id
+LEFT OUTER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+WHERE
+    r.RunId IS NULL
+    OR (r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL)
+OPTION (LOOP JOIN, FORCE ORDER);

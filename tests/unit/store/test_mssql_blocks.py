@@ -1,14 +1,17 @@
 """The T-SQL files say the same as those of PostgreSQL, and keep to what every block for SQL Server must keep to."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from celery_sqlbeat.store.migrations import creation_script, migrations
 from celery_sqlbeat.store.mssql_batch import CLOCK, PARAMETERS, batch_of, split_batches
+from celery_sqlbeat.store.mssql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.statements import Block, load, sql_folder
 
 BLOCKS = load("mssql")
+CHAINS = {name: block for name, block in with_chains().items() if name not in BLOCKS}
 OTHER = load("postgresql")
 BATCHES = sorted(name for name, block in BLOCKS.items() if block.columns)
 TYPES = {
@@ -123,11 +126,22 @@ def test_the_creation_script_needs_no_parameter() -> None:
         assert set(re.findall(r"@(\w+)", batch)) <= {"now"}
 
 
-@pytest.mark.parametrize("script", ["seed", "grants", "cleanup"])
+@pytest.mark.parametrize("script", ["create", "seed", "grants", "cleanup"])
 @pytest.mark.parametrize("database", ["mssql", "postgresql", "sqlite"])
 def test_every_database_has_its_scripts(database: str, script: str) -> None:
     text = (sql_folder(database) / f"{script}.sql").read_text(encoding="utf-8")
     assert text.startswith("-- ") and text.endswith("\n")
+
+
+@pytest.mark.parametrize("path", sorted(sql_folder("mssql").glob("*.sql")), ids=lambda path: path.name)
+def test_a_script_runs_in_sqlcmd_and_in_ssms(path: Path) -> None:
+    """No variables or commands of sqlcmd, and each batch ends; what writes rows needs what sqlcmd leaves off."""
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\$\(|^:|\bUSE\b", text, re.MULTILINE)
+    assert text.endswith("\nGO\n")
+    assert "XACT_ABORT ON" in split_batches(text)[0]
+    if re.search(r"^(INSERT|UPDATE|DELETE|MERGE)\b", text, re.MULTILINE):
+        assert "QUOTED_IDENTIFIER ON" in split_batches(text)[0]
 
 
 @pytest.mark.parametrize("database", ["mssql", "postgresql", "sqlite"])
@@ -145,3 +159,67 @@ def test_a_read_that_passes_locked_rows_by_takes_locks_itself() -> None:
     hints = [hint for block in BLOCKS.values() for hint in re.findall(r"WITH \((.*\bREADPAST\b.*?)\)", code(block))]
     assert hints
     assert all("READCOMMITTEDLOCK" in hint for hint in hints)
+
+
+def indexes() -> dict[str, str]:
+    """The filter of each index that the migrations create, "" where it has none."""
+    found = {}
+    for migration in migrations("mssql"):
+        text = re.sub(r"--.*", "", migration.text)
+        for index in re.finditer(r"CREATE (?:UNIQUE )?NONCLUSTERED INDEX (\w+) ON([^;]*);", text):
+            found[index[1]] = " ".join(index[2].partition("WHERE")[2].split())
+        found |= dict.fromkeys(re.findall(r"CONSTRAINT (\w+) (?:PRIMARY KEY|UNIQUE)", text), "")
+    return found
+
+
+def test_a_hint_names_an_index_whose_filter_the_statement_repeats() -> None:
+    """Otherwise there is no plan, and the statement fails (error 8622)."""
+    filters, seen = indexes(), set()
+    for name, block in BLOCKS.items():
+        for statement in re.sub(r"--.*", "", block.text).split(";"):
+            for alias, index in re.findall(r"dbo\.\w+ AS (\w+) WITH \(INDEX \((\w+)\)", statement):
+                seen.add(index)
+                for term in filter(None, filters[index].split(" AND ")):
+                    assert f"{alias}.{term}" in statement, f"{name}: {index} needs {alias}.{term}"
+    assert {"Jobs_Due", "Jobs_Leased", "JobRuns_Outbox", "JobRuns_Held", "JobRuns_Dead"} <= seen
+    assert all(
+        re.search(rf"\b{index}\b", (sql_folder("mssql").parents[1] / "docs/dba.md").read_text()) for index in seen
+    )
+
+
+def test_a_statement_with_a_filtered_hint_is_never_parameterized_by_the_server() -> None:
+    """Forced parameterization would replace the literals of the filter; it leaves alone what names a variable."""
+    for block in BLOCKS.values():
+        for statement in re.sub(r"--.*", "", block.text).split(";"):
+            if "INDEX (" in statement:
+                assert re.search(r"(?<!@)@\w+", statement)
+
+
+@pytest.mark.parametrize("name", sorted(AT_ONCE))
+def test_several_blocks_at_once_are_one_batch_that_commits_before_it_answers(name: str) -> None:
+    text = CHAINS[name].text
+    variables = re.findall(r"DECLARE @(\w+)", text)
+    assert len(variables) == len(set(variables))
+    assert text.count("BEGIN TRANSACTION;") == text.count("COMMIT TRANSACTION;")
+    before, _, answer = text.rpartition("COMMIT TRANSACTION;")
+    assert re.fullmatch(r"SELECT\s+[\w,\s]+\sFROM @\w+", answer.strip())
+    assert "dbo." not in before.partition("BEGIN TRANSACTION;")[0]
+    assert text.count(CLOCK) == 1
+
+
+@pytest.mark.parametrize("name", sorted(AT_ONCE))
+def test_several_blocks_at_once_read_the_rows_that_the_header_says(name: str) -> None:
+    block = CHAINS[name]
+    written = list(zip(block.columns, block.types, map(str, range(len(block.columns))), strict=True))
+    for one in re.findall(r"OPENJSON\(@rows\) WITH \((.*?)\) AS \w+$", block.text, re.DOTALL | re.MULTILINE):
+        assert set(re.findall(r"(\w+) ([\w()]+) '\$\[(\d+)\]'", one)) <= set(written)
+
+
+def test_several_blocks_at_once_keep_every_condition_of_theirs() -> None:
+    for chain, parts in (
+        ("start_at_once", ("start_jobs", "start_runs")),
+        ("finish_at_once", ("release_jobs", "close_runs")),
+    ):
+        for part in parts:
+            for condition in re.findall(r"^WHERE.*?^OPTION", BLOCKS[part].text, re.DOTALL | re.MULTILINE):
+                assert condition in CHAINS[chain].text

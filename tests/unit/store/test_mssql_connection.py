@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pyodbc
 import pytest
 
 from celery_sqlbeat.errors import DriverMissing
@@ -15,6 +14,7 @@ from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.mssql import Mssql, _result
 from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
 from celery_sqlbeat.url import database_url
+from tests.unit.store.fake_odbc import Error, FakeConnection, FakeCursor, FakePyodbc, OperationalError, ProgrammingError
 
 DRIVER = "ODBC Driver 18 for SQL Server"
 
@@ -23,6 +23,10 @@ def pairs(text: str, driver: Callable[[], str] = lambda: DRIVER) -> dict[str, st
     written = odbc_pairs(connection_string(database_url(text), driver))
     assert written is not None
     return {pair.key: pair.value for pair in reversed(written)}  # of two equal keywords the first counts
+
+
+def dialect(text: str, *answers: FakeConnection) -> Mssql:
+    return Mssql(database_url(text), pyodbc=FakePyodbc(*answers))
 
 
 def no_driver() -> str:
@@ -59,14 +63,26 @@ def test_whatever_a_password_holds_stays_in_it(password: str) -> None:
 
 
 def test_an_option_wins_over_the_default_in_any_case() -> None:
-    found = pairs("mssql://db/shop?encrypt=strict&CONNECTRETRYCOUNT=2&Driver=FreeTDS", no_driver)
-    assert (found["encrypt"], found["connectretrycount"], found["driver"]) == ("strict", "2", "FreeTDS")
+    found = pairs("mssql://db/shop?encrypt=strict&KEEPALIVE=30&Driver=FreeTDS", no_driver)
+    assert (found["encrypt"], found["keepalive"], found["driver"]) == ("strict", "30", "FreeTDS")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mssql://db/shop?CONNECTRETRYCOUNT=3&Driver=x",
+        "mssql+odbc:Driver={x};Server=db;ConnectRetryCount=3",
+        "mssql+odbc:DSN=shop;connectretrycount=3",
+    ],
+)
+def test_the_drivers_own_retries_never_multiply_ours(text: str) -> None:
+    assert pairs(text, no_driver)["connectretrycount"] == "0"
 
 
 def test_a_raw_string_stays_as_it_is_and_is_completed() -> None:
     text = "Driver={X};Server=db,1433;UID=sa;PWD={a;b};Encrypt=no;"
     string = connection_string(database_url("mssql+odbc:" + text), no_driver)
-    assert string.startswith("Driver={X};Server=db,1433;UID=sa;PWD={a;b};Encrypt=no;")
+    assert ";Driver={X};Server=db,1433;UID=sa;PWD={a;b};Encrypt=no;" in string
     found = pairs("mssql+odbc:" + text)
     assert (found["encrypt"], found["connectretrycount"], found["app"]) == ("no", "0", "celery-sqlbeat")
 
@@ -114,13 +130,23 @@ def test_the_wheel_gives_the_library_of_the_platform(
         for arch in ("x86_64", "arm64"):
             if (other, arch) != parts:
                 library(tmp_path, "linux", other, arch, "lib", name)
-    wanted = library(tmp_path, "linux", *parts, "lib", name)
-    assert find_driver(list, "Linux", machine, family, lambda: tmp_path) == wanted
+    wanted, loaded = library(tmp_path, "linux", *parts, "lib", name), list[str]()
+    assert find_driver(list, "Linux", machine, family, lambda: tmp_path, loaded.append) == wanted
 
 
 def test_the_wheel_gives_the_library_for_a_mac(tmp_path: Path) -> None:
-    wanted = library(tmp_path, "macos", "arm64", "lib", "libmsodbcsql.18.dylib")
-    assert find_driver(list, "Darwin", "arm64", None, lambda: tmp_path) == wanted
+    wanted, loaded = library(tmp_path, "macos", "arm64", "lib", "libmsodbcsql.18.dylib"), list[str]()
+    assert find_driver(list, "Darwin", "arm64", None, lambda: tmp_path, loaded.append) == wanted
+
+
+def test_a_driver_that_lacks_a_library_names_it_and_the_command_that_helps(tmp_path: Path) -> None:
+    library(tmp_path, "linux", "debian_ubuntu", "x86_64", "lib", "libmsodbcsql-18.6.so.2.1")
+
+    def load(path: str) -> None:
+        raise OSError("libgssapi_krb5.so.2: cannot open shared object file: No such file or directory")
+
+    with pytest.raises(DriverMissing, match=r"libgssapi_krb5.*: run .*krb5"):
+        find_driver(list, "Linux", "x86_64", "debian_ubuntu", lambda: tmp_path, load)
 
 
 @pytest.mark.parametrize(
@@ -132,69 +158,29 @@ def test_a_missing_driver_is_an_error_with_the_command_that_helps(system: str, c
         find_driver(list, system, "x86_64", "rhel", lambda: None)
 
 
-class FakeCursor:
-    description: Any = None
-
-    def __init__(self, log: list[str]) -> None:
-        self._log = log
-
-    def execute(self, text: str, *_: object) -> "FakeCursor":
-        self._log.append(text)
-        return self
-
-    def nextset(self) -> bool:
-        return False
-
-
-class FakeConnection:
-    def __init__(self, fail: bool = False) -> None:
-        self.log: list[str] = []
-        self.timeout = 0
-        self.closed = False
-        self._fail = fail
-
-    def cursor(self) -> FakeCursor:
-        return FakeCursor(self.log)
-
-    def execute(self, text: str) -> FakeCursor:
-        if self._fail:
-            raise pyodbc.OperationalError("08S01", "[08S01] broken (0) (SQLExecDirectW)")
-        return FakeCursor(self.log).execute(text)
-
-    def add_output_converter(self, kind: int, function: object) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
-
-
 def test_a_session_has_its_settings_and_time_outs() -> None:
-    made, asked = FakeConnection(), []
-
-    def connect(string: str, **settings: Any) -> Any:
-        asked.append((string, settings))
-        return made
-
-    url = database_url(f"mssql://db/shop?driver={DRIVER.replace(' ', '%20')}")
-    Mssql(url, 2.5, connect=connect, attrs_before=lambda: {1256: b"token"}).connect()
-    [(string, settings)] = asked
-    assert settings == {"autocommit": True, "timeout": 3, "attrs_before": {1256: b"token"}}
+    made = FakeConnection()
+    pyodbc = FakePyodbc(made)
+    url = database_url("mssql://sa:hidden@db/shop")
+    Mssql(url, 2.5, pyodbc=pyodbc).connect()
+    [(string, settings)] = pyodbc.asked
+    assert settings == {"autocommit": True, "timeout": 3, "attrs_before": {}}
     assert f"Driver={{{DRIVER}}}" in string
-    assert made.timeout == 3 and not pyodbc.pooling
+    assert made.timeout == 3
     for setting in ("XACT_ABORT", "ARITHABORT", "QUOTED_IDENTIFIER", "LOCK_TIMEOUT 1250", "READ COMMITTED"):
         assert setting in made.log[0]
 
 
 def test_a_connection_that_breaks_at_once_is_closed() -> None:
-    made = FakeConnection(fail=True)
-    with pytest.raises(pyodbc.OperationalError):
-        Mssql(database_url("mssql://db/shop?driver=x"), connect=lambda *_, **__: made).connect()
+    made = FakeConnection(OperationalError("08S01", "[08S01] broken (0) (SQLExecDirectW)"))
+    with pytest.raises(OperationalError):
+        dialect("mssql://sa:x@db/shop?driver=x", made).connect()
     assert made.closed
 
 
 def test_a_migration_waits_longer_and_only_until_its_end() -> None:
     made = FakeConnection()
-    session = Mssql(database_url("mssql://db/shop?driver=x"), connect=lambda *_, **__: made).connect()
+    session = dialect("mssql://sa:x@db/shop?driver=x", made).connect()
     session.begin()
     session._cursors["migration_lock"] = FakeCursor(made.log)
     session.migration_lock()
@@ -203,22 +189,32 @@ def test_a_migration_waits_longer_and_only_until_its_end() -> None:
     assert made.timeout == 5 and made.log[-1] == "SET LOCK_TIMEOUT 2500"
 
 
+def test_the_server_is_never_asked_for_the_type_of_a_null() -> None:
+    """pyodbc asks for None; in a transaction the error that may come of it would undo everything."""
+    made = FakeConnection()
+    session = dialect("mssql://sa:x@db/shop?driver=x", made).connect()
+    session.fetch("stop_node", namespace="n", node_id=None)
+    values = session._cursors["stop_node"].values
+    assert [value for value in values if value is not FakePyodbc.BinaryNull] == ["n"]
+    assert FakePyodbc.BinaryNull in values
+
+
 def test_an_error_is_explained_in_one_line_without_a_secret() -> None:
-    dialect = Mssql(database_url("mssql://sa:hidd3n;x@db/shop".replace(";", "%3B")))
-    error = pyodbc.Error("08001", "[08001] cannot connect with\n PWD={hidd3n;x} (0) (SQLDriverConnect)")
-    assert "hidd3n" not in dialect.explain(error) and "\n" not in dialect.explain(error)
-    assert dialect.explain(error).startswith("[08001] cannot connect with PWD=***")
+    mssql = dialect("mssql://sa:hidd3n;x@db/shop".replace(";", "%3B"))
+    error = Error("08001", "[08001] cannot connect with\n PWD={hidd3n;x} (0) (SQLDriverConnect)")
+    assert "hidd3n" not in mssql.explain(error) and "\n" not in mssql.explain(error)
+    assert mssql.explain(error).startswith("[08001] cannot connect with PWD=***")
 
 
-@pytest.mark.parametrize("error", [pyodbc.Error(), pyodbc.ProgrammingError("no state"), ValueError()])
+@pytest.mark.parametrize("error", [Error(), ProgrammingError("no state"), ValueError()])
 def test_an_error_without_a_number_is_fatal(error: Exception) -> None:
-    assert Mssql(database_url("mssql://db/shop")).classify(error) is Fault.FATAL
+    assert dialect("mssql://sa:x@db/shop").classify(error) is Fault.FATAL
 
 
 def test_an_error_is_classified_whatever_its_class() -> None:
     text = "[40001] [Microsoft][SQL Server]deadlock (1205) (SQLExecDirectW)"
-    for kind in (pyodbc.Error, pyodbc.ProgrammingError, pyodbc.OperationalError):
-        assert Mssql(database_url("mssql://db/shop")).classify(kind("40001", text)) is Fault.DEADLOCK
+    for kind in (Error, ProgrammingError, OperationalError):
+        assert dialect("mssql://sa:x@db/shop").classify(kind("40001", text)) is Fault.DEADLOCK
 
 
 class ResultCursor:
@@ -237,7 +233,7 @@ class ResultCursor:
     def nextset(self) -> bool:
         del self._parts[0]
         if self._parts and self._parts[0][0] == "error":
-            raise pyodbc.Error("23000", "[23000] late (547) (SQLMoreResults)")
+            raise Error("23000", "[23000] late (547) (SQLMoreResults)")
         return bool(self._parts)
 
 
@@ -251,5 +247,5 @@ def test_counts_before_a_result_are_stepped_over_and_instants_are_in_utc() -> No
 
 
 def test_an_error_behind_a_result_is_not_missed() -> None:
-    with pytest.raises(pyodbc.Error, match="late"):
+    with pytest.raises(Error, match="late"):
         _result(ResultCursor(([], []), ("error", [])))

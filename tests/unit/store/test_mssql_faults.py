@@ -3,7 +3,7 @@
 import pytest
 
 from celery_sqlbeat.store.faults import Fault
-from celery_sqlbeat.store.mssql_faults import FAULTS, fault_of
+from celery_sqlbeat.store.mssql_faults import FAULTS, fault_of, is_refused_login
 
 SERVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{} ({}) (SQLExecDirectW)"
 DRIVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server]{} ({}) (SQLDriverConnect)"
@@ -30,6 +30,8 @@ DRIVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server]{} ({}) (SQLDriverConne
         ("HYT00", SERVER.format("HYT00", "Query timeout expired", 0), Fault.AMBIGUOUS),
         ("HYT00", DRIVER.format("HYT00", "Login timeout expired", 0), Fault.AMBIGUOUS),
         ("HYT01", DRIVER.format("HYT01", "Connection timeout expired", 0), Fault.LOST),
+        ("08S01", DRIVER.format("08S01", "TCP Provider: Timeout error [258]. ", 258), Fault.LOST),
+        ("HY000", DRIVER.format("HY000", "Login failed due to timeout", 17197), Fault.THROTTLED),
         ("IMC06", DRIVER.format("IMC06", "The connection is broken and recovery is not possible.", 0), Fault.LOST),
         ("IM002", DRIVER.format("IM002", "Data source name not found", 0), Fault.FATAL),
         ("", "Attempt to use a closed connection.", Fault.FATAL),
@@ -56,5 +58,12 @@ def test_a_number_within_a_message_is_no_error_number() -> None:
     assert fault_of("42000", SERVER.format("42000", "near (1205) here", 102)) is Fault.FATAL
 
 
+def test_a_refused_login_is_told_by_state_and_number() -> None:
+    text = DRIVER.format("28000", "Login failed for user 'a (18456) b'.", 18456)
+    assert is_refused_login("28000", text)
+    assert not is_refused_login("42000", SERVER.format("42000", "near (18456) here", 102))
+    assert not is_refused_login("28000", DRIVER.format("28000", "Login failed for user 'a (18456) b'.", 18452))
+
+
 def test_only_a_refused_login_or_address_is_known_and_fatal() -> None:
-    assert {number for number, fault in FAULTS.items() if fault is Fault.FATAL} == {18456, 40532, 40615}
+    assert {number for number, fault in FAULTS.items() if fault is Fault.FATAL} == {18456, 40532, 40615, 40914}

@@ -1,0 +1,279 @@
+-- All tables and indexes of celery-sqlbeat: what `celery -A app sqlbeat init` runs, and `--sql` prints.
+SET XACT_ABORT ON;
+SET QUOTED_IDENTIFIER ON;
+SET NOCOUNT ON;
+GO
+
+IF OBJECT_ID(N'dbo.SchemaMigrations', N'U') IS NULL
+    CREATE TABLE dbo.SchemaMigrations (
+        Number int NOT NULL,
+        Name nvarchar(200) NOT NULL,
+        Checksum varchar(64) NOT NULL,
+        AppliedAt datetime2(6) NOT NULL,
+        CONSTRAINT SchemaMigrations_Key PRIMARY KEY CLUSTERED (Number)
+    );
+GO
+
+-- The tables of celery-sqlbeat on SQL Server 2017 and later, and on Azure SQL, in the schema dbo.
+-- Needs compatibility level 130 or higher. May be run again: what is there already stays as it is.
+--
+-- Ids are uniqueidentifier, as everywhere, but no table is ordered by them: the clustered key is a narrow number that
+-- only grows. What one process writes and another reads back by name is compared exactly (BIN2), in any database.
+-- No index holds an instant that a heartbeat moves.
+-- In nvarchar(n) a character outside the basic plane takes two places; columns that a program fills leave room for it.
+
+-- What filtered indexes and computed columns need, in this session and in every one that writes.
+SET ANSI_NULLS ON;
+SET ANSI_PADDING ON;
+SET ANSI_WARNINGS ON;
+SET ARITHABORT ON;
+SET CONCAT_NULL_YIELDS_NULL ON;
+SET QUOTED_IDENTIFIER ON;
+SET NUMERIC_ROUNDABORT OFF;
+SET XACT_ABORT ON;
+SET NOCOUNT ON;
+GO
+
+IF OBJECT_ID(N'dbo.StoreInfo', N'U') IS NULL
+    CREATE TABLE dbo.StoreInfo (
+        OnlyRow tinyint NOT NULL,
+        StoreId uniqueidentifier NOT NULL,
+        Epoch bigint NOT NULL CONSTRAINT StoreInfo_Epoch DEFAULT 0,
+        CreatedAt datetime2(6) NOT NULL,
+        CONSTRAINT StoreInfo_Key PRIMARY KEY CLUSTERED (OnlyRow),
+        CONSTRAINT StoreInfo_IsOneRow CHECK (OnlyRow = 1)
+    );
+GO
+
+INSERT INTO dbo.StoreInfo (OnlyRow, StoreId, CreatedAt)
+SELECT 1, NEWID(), SYSUTCDATETIME()
+WHERE NOT EXISTS (SELECT 1 FROM dbo.StoreInfo);
+GO
+
+IF OBJECT_ID(N'dbo.Jobs', N'U') IS NULL
+    CREATE TABLE dbo.Jobs (
+        Seq bigint IDENTITY (1, 1) NOT NULL,
+        Id uniqueidentifier NOT NULL CONSTRAINT Jobs_NewId DEFAULT NEWSEQUENTIALID(),
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL CONSTRAINT Jobs_Namespace DEFAULT N'default',
+        JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        TaskName nvarchar(200) NULL,
+        Schedule nvarchar(1000) NULL,
+        IntervalMinutes int NULL CONSTRAINT Jobs_IntervalMinutes DEFAULT 10,
+        TimeZone nvarchar(100) NULL,
+        Args nvarchar(max) NULL,
+        Kwargs nvarchar(max) NULL,
+        Options nvarchar(max) NULL,
+        Policies nvarchar(max) NULL,
+        Enabled bit NOT NULL CONSTRAINT Jobs_Enabled DEFAULT 1,
+        DisabledReason nvarchar(400) NULL,
+        StartAt datetime2(6) NULL,
+        NextRunTime datetime2(6) NULL,
+        LastRunTime datetime2(6) NULL,
+        LockTimeoutMinutes int NULL,
+        -- The slot that waits for another attempt.
+        RetryAt datetime2(6) NULL,
+        RetryRunId uniqueidentifier NULL,
+        -- The claim and the lease. LockedBy IS NULL alone means unlocked.
+        LockedBy nvarchar(200) NULL,
+        LockedAt datetime2(6) NULL,
+        LeaseEndsAt datetime2(6) NULL,
+        ClaimedAt datetime2(6) NULL,
+        PublishedAt datetime2(6) NULL,
+        PlannedAt datetime2(6) NULL,
+        Fence bigint NOT NULL CONSTRAINT Jobs_Fence DEFAULT 0,
+        RunId uniqueidentifier NULL,
+        ClaimId uniqueidentifier NULL,
+        StartedRetry int NULL,
+        Republishes int NOT NULL CONSTRAINT Jobs_Republishes DEFAULT 0,
+        -- Why the row cannot run as it was written.
+        Quarantine nvarchar(1000) NULL,
+        -- Entries of a beat_schedule: who defined them, and what only that code can build.
+        CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
+        CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
+        CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NULL,
+        DeleteRequested bit NOT NULL CONSTRAINT Jobs_DeleteRequested DEFAULT 0,
+        Version bigint NOT NULL CONSTRAINT Jobs_Version DEFAULT 1,
+        CreatedAt datetime2(6) NOT NULL CONSTRAINT Jobs_CreatedAt DEFAULT SYSUTCDATETIME(),
+        UpdatedAt datetime2(6) NOT NULL CONSTRAINT Jobs_UpdatedAt DEFAULT SYSUTCDATETIME(),
+        DueAt AS COALESCE(RetryAt, NextRunTime) PERSISTED,
+        CONSTRAINT Jobs_Seq UNIQUE CLUSTERED (Seq),
+        CONSTRAINT Jobs_Key PRIMARY KEY NONCLUSTERED (Id),
+        CONSTRAINT Jobs_Name UNIQUE NONCLUSTERED (Namespace, JobName),
+        CONSTRAINT Jobs_StartAtInRange CHECK (StartAt >= '0002-01-01' AND StartAt < '9999-01-01'),
+        CONSTRAINT Jobs_NextRunTimeInRange CHECK (NextRunTime >= '0002-01-01' AND NextRunTime < '9999-01-01'),
+        CONSTRAINT Jobs_LastRunTimeInRange CHECK (LastRunTime >= '0002-01-01' AND LastRunTime < '9999-01-01'),
+        CONSTRAINT Jobs_RetryAtInRange CHECK (RetryAt >= '0002-01-01' AND RetryAt < '9999-01-01')
+    );
+GO
+
+-- The included columns are those of the filter, so that the optimizer need not look at the row to know them again,
+-- and the one that decides whether a beat can build the job.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_Due')
+    CREATE NONCLUSTERED INDEX Jobs_Due ON dbo.Jobs (Namespace, DueAt)
+    INCLUDE (Enabled, LockedBy, Quarantine, CodeKey)
+    WHERE Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL;
+GO
+
+-- No instant is in this index, so a heartbeat does not touch it.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_Leased')
+    CREATE NONCLUSTERED INDEX Jobs_Leased ON dbo.Jobs (Namespace)
+    INCLUDE (LockedBy)
+    WHERE LockedBy IS NOT NULL;
+GO
+
+-- The entries of one beat_schedule.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_Code')
+    CREATE NONCLUSTERED INDEX Jobs_Code ON dbo.Jobs (Namespace, CodeOwner)
+    WHERE CodeOwner IS NOT NULL;
+GO
+
+-- Rows to look at again, to delete or to fill in; nearly empty. A filter takes no OR, so there are three.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_Quarantined')
+    CREATE NONCLUSTERED INDEX Jobs_Quarantined ON dbo.Jobs (Namespace, Id)
+    WHERE Quarantine IS NOT NULL;
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_ToDelete')
+    CREATE NONCLUSTERED INDEX Jobs_ToDelete ON dbo.Jobs (Namespace, Id)
+    WHERE DeleteRequested = 1;
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_Unplanned')
+    CREATE NONCLUSTERED INDEX Jobs_Unplanned ON dbo.Jobs (Namespace, Id)
+    INCLUDE (Enabled, NextRunTime, RetryAt)
+    WHERE Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL;
+GO
+
+IF OBJECT_ID(N'dbo.JobRuns', N'U') IS NULL
+    CREATE TABLE dbo.JobRuns (
+        Seq bigint IDENTITY (1, 1) NOT NULL,
+        RunId uniqueidentifier NOT NULL,
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
+        JobId uniqueidentifier NOT NULL,
+        JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        Kind varchar(20) NOT NULL,
+        ScheduledFor datetime2(6) NOT NULL,
+        -- A gap of skipped slots is one row: its first slot above, its last one and their number here.
+        LastSlot datetime2(6) NULL,
+        SlotCount bigint NOT NULL CONSTRAINT JobRuns_SlotCount DEFAULT 1,
+        Attempt int NOT NULL,
+        State varchar(20) NOT NULL,
+        PriorState varchar(20) NOT NULL CONSTRAINT JobRuns_PriorState DEFAULT 'new',
+        Reason nvarchar(400) NULL,
+        Fence bigint NOT NULL,
+        ClaimId uniqueidentifier NULL,
+        ClaimedBy nvarchar(200) NULL,
+        ClaimedAt datetime2(6) NULL,
+        PublishedAt datetime2(6) NULL,
+        StartedBy nvarchar(200) NULL,
+        StartId uniqueidentifier NULL,
+        StartedAt datetime2(6) NULL,
+        StartedRetry int NULL,
+        FinishedAt datetime2(6) NULL,
+        PlannedAt datetime2(6) NULL,
+        DelaySeconds float(53) NULL,
+        SeenNextRunTime datetime2(6) NULL,
+        LeaseSeconds float(53) NOT NULL CONSTRAINT JobRuns_LeaseSeconds DEFAULT 0,
+        MaxRetries int NOT NULL CONSTRAINT JobRuns_MaxRetries DEFAULT 0,
+        Failures int NOT NULL CONSTRAINT JobRuns_Failures DEFAULT 0,
+        LostLeases int NOT NULL CONSTRAINT JobRuns_LostLeases DEFAULT 0,
+        Exclusive bit NOT NULL CONSTRAINT JobRuns_Exclusive DEFAULT 1,
+        Advances bit NOT NULL CONSTRAINT JobRuns_Advances DEFAULT 0,
+        -- The outbox: when beat must take this attempt up.
+        DueAt datetime2(6) NULL,
+        -- The lease of a run that overlaps others and so has none on its job.
+        HeldBy nvarchar(200) NULL,
+        LeaseEndsAt datetime2(6) NULL,
+        Error nvarchar(max) NULL,
+        Traceback nvarchar(max) NULL,
+        CreatedAt datetime2(6) NOT NULL,
+        CONSTRAINT JobRuns_Seq UNIQUE CLUSTERED (Seq),
+        CONSTRAINT JobRuns_Key PRIMARY KEY NONCLUSTERED (RunId),
+        -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
+        CONSTRAINT JobRuns_Transitions CHECK (
+            (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
+            OR (State = 'success' AND PriorState IN ('running', 'dispatched'))
+            OR (State = 'claimed' AND PriorState IN ('scheduled'))
+            OR (State = 'dispatched' AND PriorState IN ('claimed'))
+            OR (State = 'scheduled' AND PriorState IN ('new', 'claimed', 'running', 'failed', 'retry', 'dlq'))
+            OR (State = 'retry' AND PriorState IN ('running', 'failed'))
+            OR (State = 'failed' AND PriorState IN ('running', 'dispatched'))
+            OR (State = 'dlq' AND PriorState IN ('failed'))
+            OR (State = 'skipped' AND PriorState IN ('scheduled', 'claimed', 'running', 'retry', 'failed'))
+            OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'running', 'retry', 'failed'))
+        )
+    );
+GO
+
+-- The instant comes first, so that the runs of one moment lie together and a claim writes few pages.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Slot')
+    CREATE UNIQUE NONCLUSTERED INDEX JobRuns_Slot ON dbo.JobRuns (ScheduledFor, JobId, Kind, Attempt);
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Outbox')
+    CREATE NONCLUSTERED INDEX JobRuns_Outbox ON dbo.JobRuns (Namespace, DueAt)
+    INCLUDE (JobId)
+    WHERE DueAt IS NOT NULL;
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Held')
+    CREATE NONCLUSTERED INDEX JobRuns_Held ON dbo.JobRuns (Namespace)
+    INCLUDE (HeldBy)
+    WHERE HeldBy IS NOT NULL;
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Dead')
+    CREATE NONCLUSTERED INDEX JobRuns_Dead ON dbo.JobRuns (Namespace, RunId)
+    WHERE State = 'dlq';
+GO
+
+IF OBJECT_ID(N'dbo.Nodes', N'U') IS NULL
+    CREATE TABLE dbo.Nodes (
+        NodeId nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
+        Kind varchar(20) NOT NULL,
+        Host nvarchar(255) NOT NULL,
+        Pid int NOT NULL,
+        PackageVersion nvarchar(50) NOT NULL,
+        CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
+        CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NULL,
+        Queues nvarchar(max) NULL,
+        BrokerFingerprint nvarchar(200) NULL,
+        SkewSeconds float(53) NULL,
+        Claimed bigint NOT NULL CONSTRAINT Nodes_Claimed DEFAULT 0,
+        StartedAt datetime2(6) NOT NULL,
+        HeartbeatAt datetime2(6) NOT NULL,
+        StoppedAt datetime2(6) NULL,
+        CONSTRAINT Nodes_Key PRIMARY KEY CLUSTERED (Namespace, NodeId),
+        CONSTRAINT Nodes_KnownKind CHECK (Kind IN ('beat', 'worker'))
+    );
+GO
+
+-- Which beat_schedule was seen when, and which of them was imported last.
+IF OBJECT_ID(N'dbo.Releases', N'U') IS NULL
+    CREATE TABLE dbo.Releases (
+        Seq bigint IDENTITY (1, 1) NOT NULL,
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
+        CodeOwner nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        CodeRelease nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        FirstSeenAt datetime2(6) NOT NULL,
+        ImportedAt datetime2(6) NULL,
+        CONSTRAINT Releases_Seq UNIQUE CLUSTERED (Seq),
+        CONSTRAINT Releases_Key PRIMARY KEY NONCLUSTERED (Namespace, CodeOwner, CodeRelease)
+    );
+GO
+
+IF OBJECT_ID(N'dbo.Changes', N'U') IS NULL
+    CREATE TABLE dbo.Changes (
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
+        Counter bigint NOT NULL,
+        CONSTRAINT Changes_Key PRIMARY KEY CLUSTERED (Namespace)
+    );
+GO
+
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 1, 'schema', '0a00bdba07bb1d4e3f2cd5d560c39da3a6fc6405f8083b85efde71d6c5e609f2', @now
+WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 1);
+GO
