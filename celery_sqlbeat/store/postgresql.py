@@ -15,14 +15,16 @@ from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
 from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.postgresql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.session import Row, Rows, instant_positions
-from celery_sqlbeat.store.statements import Block, load
+from celery_sqlbeat.store.statements import Block
 from celery_sqlbeat.url import DatabaseUrl
 
 logger = logging.getLogger(__name__)
 
 CLOCK = "statement_timestamp()"
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_COMMENT = re.compile(r"--.*")
 _SPECIAL = str.maketrans({"\\": "\\\\", '"': '\\"', "\0": "\ufffd"})  # in an array's text; PostgreSQL has no NUL
 
 # SQLSTATEs, https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix decides.
@@ -138,6 +140,7 @@ class Postgresql:
     name = "postgresql"
     errors = (psycopg.Error,)
     single_statements_commit = True
+    at_once = AT_ONCE
 
     def __init__(
         self,
@@ -182,6 +185,8 @@ class Postgresql:
                             "statement_timeout": str(milliseconds),
                             "lock_timeout": str(max(1, milliseconds // 2)),
                             "idle_in_transaction_session_timeout": str(4 * milliseconds),
+                            # The batches are arrays, of which a plan made for one of them knows nothing either.
+                            "plan_cache_mode": "force_generic_plan",
                             "jit": "off",
                             "enable_seqscan": "off",
                             "enable_hashjoin": "off",
@@ -195,7 +200,7 @@ class Postgresql:
         except BaseException:
             connection.close()
             raise
-        return PostgresqlSession(connection, load("postgresql"), self._clock)
+        return PostgresqlSession(connection, with_chains(), self._clock)
 
     def classify(self, error: BaseException) -> Fault:
         """By SQLSTATE; an error without one comes from libpq, which lost the connection or got none."""
@@ -219,7 +224,8 @@ class Postgresql:
 
 @lru_cache(maxsize=1024)  # the blocks, times the clocks of tests
 def _prepared(block: Block, clock: str) -> str:
-    text = block.text.replace("%", "%%")
+    # Without comments and indentation: of texts up to 4,096 characters the driver remembers what it made of them.
+    text = " ".join(_COMMENT.sub("", block.text).split()).replace("%", "%%")
     if block.columns:
         arrays = ", ".join(f":{name}__rows::{kind}[]" for name, kind in zip(block.columns, block.types, strict=True))
         text = text.replace(":rows", f"SELECT * FROM unnest({arrays})")  # noqa: S608 - names from our own files

@@ -20,7 +20,8 @@ ON CONFLICT (Namespace, JobName) DO NOTHING
 RETURNING JobName;
 
 -- name: update_job
--- Zero rows: the job is gone, or it is no longer at this version.
+-- Zero rows: the job is gone, or it is no longer at this version. :enabled is -1 where that stays as it is; a job whose
+-- schedule had come to its end goes on if it has another one now.
 UPDATE Jobs SET
     TaskName = :task_name,
     Schedule = :schedule,
@@ -32,6 +33,16 @@ UPDATE Jobs SET
     LockTimeoutMinutes = :lock_timeout_minutes,
     StartAt = :start_at,
     NextRunTime = CASE WHEN :reschedule = 1 THEN :next_run_time ELSE NextRunTime END,
+    Enabled = CASE
+        WHEN :enabled >= 0 THEN :enabled
+        WHEN :reschedule = 1 AND DisabledReason = 'finished' THEN 1
+        ELSE Enabled
+    END,
+    DisabledReason = CASE
+        WHEN :enabled = 1 OR (:reschedule = 1 AND DisabledReason = 'finished' AND :enabled < 0) THEN NULL
+        WHEN :enabled = 0 AND Enabled = 1 THEN :reason
+        ELSE DisabledReason
+    END,
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = statement_timestamp()
@@ -46,7 +57,8 @@ WITH p (job_name) AS (:rows)
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, statement_timestamp() AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, RetryRunId, statement_timestamp() AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 
@@ -55,27 +67,64 @@ WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, statement_timestamp() AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, RetryRunId, statement_timestamp() AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND JobName > :after_name
 ORDER BY JobName
 LIMIT :page_size;
 
+-- name: list_set_aside
+-- The jobs that cannot run as they are written, by name. Zero rows: the last page was the last.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, RetryRunId, statement_timestamp() AS Now
+FROM Jobs
+WHERE Namespace = :namespace AND Quarantine IS NOT NULL AND JobName > :after_name
+ORDER BY JobName
+LIMIT :page_size;
+
+-- name: count_jobs
+-- Always one row: how many jobs there are of each kind, and since when the longest waiting one is due.
+SELECT
+    count(*) AS Total,
+    coalesce(sum(CASE WHEN Enabled = 1 THEN 1 ELSE 0 END), 0) AS Active,
+    coalesce(sum(CASE WHEN LockedBy IS NOT NULL THEN 1 ELSE 0 END), 0) AS Held,
+    coalesce(sum(CASE WHEN RetryAt IS NOT NULL THEN 1 ELSE 0 END), 0) AS Retrying,
+    coalesce(sum(CASE WHEN Quarantine IS NOT NULL THEN 1 ELSE 0 END), 0) AS SetAside,
+    coalesce(sum(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= statement_timestamp() THEN 1 ELSE 0 END), 0) AS Due,
+    min(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= statement_timestamp() THEN coalesce(RetryAt, NextRunTime) END) AS DueAt,
+    (SELECT count(*) FROM JobRuns AS d WHERE d.Namespace = :namespace AND d.State = 'dlq') AS Dead,
+    statement_timestamp() AS Now
+FROM Jobs
+WHERE Namespace = :namespace;
+
+-- name: count_states
+-- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+SELECT State, sum(SlotCount)::bigint AS Slots
+FROM JobRuns
+WHERE ScheduledFor > statement_timestamp() - :since_seconds * interval '1 second' AND Namespace = :namespace
+GROUP BY State;
+
 -- name: pause_job
--- Zero rows: the job is gone or paused already.
+-- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
 UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Version + 1, UpdatedAt = statement_timestamp()
-WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 1
+WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 1 AND (:version = 0 OR Version = :version)
 RETURNING Version;
 
 -- name: resume_job
--- Zero rows: the job is gone, or it was changed since it was read.
+-- Zero rows: the job is gone, it was changed since it was read, or its run has ended since then and moved its next slot
+-- (every end of a run raises the fence; :fence is -1 where that does not matter).
 UPDATE Jobs SET
-    Enabled = 1,
-    DisabledReason = NULL,
+    Enabled = CASE WHEN :finished = 1 THEN 0 ELSE 1 END,
+    DisabledReason = CASE WHEN :finished = 1 THEN 'finished' END,
     NextRunTime = :next_run_time,
     Version = Version + 1,
     UpdatedAt = statement_timestamp()
 WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 0 AND Version = :version
+    AND (:fence = -1 OR Fence = :fence)
 RETURNING Version;
 
 -- name: insert_outbox
@@ -98,24 +147,26 @@ RETURNING RunId;
 
 -- name: leave_dead
 -- rows: run_id uuid
--- Dead letters that are replayed keep their history; the row names its successor by its slot.
+-- Dead letters that are replayed keep their history; the row names its successor by its slot. A missing row: it was
+-- replayed before, or its job is gone.
 WITH p (run_id) AS (:rows)
 
 UPDATE JobRuns SET Reason = 'replayed'
 WHERE
     Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
     AND coalesce(Reason, '') <> 'replayed'
+    AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId AND j.DeleteRequested = 0)
 RETURNING RunId;
 
 -- name: request_delete
--- Zero rows: there is no such job.
+-- Zero rows: there is no such job, or it is not at this version; version 0 stands for any.
 UPDATE Jobs SET
     DeleteRequested = 1,
     Enabled = 0,
     DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = statement_timestamp()
-WHERE Namespace = :namespace AND JobName = :job_name
+WHERE Namespace = :namespace AND JobName = :job_name AND (:version = 0 OR Version = :version)
 RETURNING Id;
 
 -- name: list_runs

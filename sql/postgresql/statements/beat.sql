@@ -20,7 +20,7 @@ LIMIT :batch_size
 FOR UPDATE SKIP LOCKED;
 
 -- name: read_outbox
--- Zero rows: no attempt in the outbox is due whose job is free.
+-- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
@@ -30,7 +30,7 @@ FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
 WHERE
     r.Namespace = :namespace AND r.DueAt <= statement_timestamp()
-    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
 ORDER BY r.DueAt
 LIMIT :batch_size
@@ -73,7 +73,9 @@ UPDATE Jobs SET
     RunId = p.run_id,
     ClaimId = p.claim_id
 FROM p
-WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL AND Jobs.Enabled = 1
+WHERE
+    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+    AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
 RETURNING Jobs.Id;
 
 -- name: insert_runs
@@ -234,7 +236,6 @@ WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows)
 UPDATE Jobs SET
     LockedBy = :beat,
     LockedAt = statement_timestamp(),
-    PublishedAt = statement_timestamp(),
     Republishes = Jobs.Republishes + 1,
     LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
 FROM p
@@ -289,7 +290,7 @@ SELECT
         INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
         WHERE
             r.Namespace = :namespace AND r.DueAt IS NOT NULL
-            AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+            AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
             AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
         ORDER BY r.DueAt
         LIMIT 1

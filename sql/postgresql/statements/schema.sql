@@ -24,5 +24,7 @@ SELECT 1 AS Present WHERE to_regclass('SchemaMigrations') IS NOT NULL;
 SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
 
 -- name: note_migration
+-- What is noted already stays as it is: the printed script holds this block, and may be run again.
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-VALUES (:number, :name, :checksum, clock_timestamp());
+SELECT :number, :name, :checksum, clock_timestamp()
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = :number);

@@ -89,27 +89,64 @@ RETURNING
 
 -- name: extend_leases
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, lease_seconds float8
--- A missing row: the lease is lost, and its task must stop.
-WITH p (job_id, run_id, claim_id, fence, lease_seconds) AS (:rows)
+-- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
+-- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
+WITH p (job_id, run_id, claim_id, fence, lease_seconds) AS (:rows),
+
+mine AS MATERIALIZED (
+    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.lease_seconds
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 
 UPDATE Jobs SET
     LockedAt = statement_timestamp(),
-    LeaseEndsAt = statement_timestamp() + p.lease_seconds * interval '1 second'
-FROM p
+    LeaseEndsAt = statement_timestamp() + mine.lease_seconds * interval '1 second'
+FROM mine
 WHERE
-    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL
+    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
+    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL
 RETURNING Jobs.RunId;
+
+-- name: read_busy_leases
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint
+-- Of leases that extend_leases missed. A row: it is still its holder's. A missing row: it is lost.
+WITH p (job_id, run_id, claim_id, fence) AS (:rows)
+
+SELECT p.run_id
+FROM p
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL;
 
 -- name: extend_held
 -- rows: run_id uuid, claim_id uuid, fence bigint, lease_seconds float8
--- The same for runs that overlap others. A missing row: it was taken for lost.
-WITH p (run_id, claim_id, fence, lease_seconds) AS (:rows)
+-- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
+WITH p (run_id, claim_id, fence, lease_seconds) AS (:rows),
 
-UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + p.lease_seconds * interval '1 second'
-FROM p
-WHERE
-    JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+mine AS MATERIALIZED (
+    SELECT p.run_id, p.claim_id, p.fence, p.lease_seconds
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
     -- Not IS NOT NULL, which would invite the planner to go by the index of all held runs, in its order.
+    WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND coalesce(r.HeldBy, '') <> ''
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+)
+
+UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + mine.lease_seconds * interval '1 second'
+FROM mine
+WHERE
+    JobRuns.RunId = ANY(ARRAY[mine.run_id]) AND JobRuns.ClaimId = mine.claim_id AND JobRuns.Fence = mine.fence
     AND coalesce(JobRuns.HeldBy, '') <> ''
 RETURNING JobRuns.RunId;
+
+-- name: read_busy_held
+-- rows: run_id uuid, claim_id uuid, fence bigint
+-- Of leases that extend_held missed, as read_busy_leases.
+WITH p (run_id, claim_id, fence) AS (:rows)
+
+SELECT p.run_id
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND coalesce(r.HeldBy, '') <> '';

@@ -16,7 +16,7 @@ ORDER BY coalesce(RetryAt, NextRunTime)
 LIMIT :batch_size;
 
 -- name: read_outbox
--- Zero rows: no attempt in the outbox is due whose job is free.
+-- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
@@ -26,7 +26,7 @@ FROM JobRuns AS r
 CROSS JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
     r.Namespace = :namespace AND r.DueAt <= :now
-    AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(:code_keys)))
 ORDER BY r.DueAt
 LIMIT :batch_size;
@@ -68,7 +68,9 @@ UPDATE Jobs SET
     RunId = p.run_id,
     ClaimId = p.claim_id
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL AND Jobs.Enabled = 1
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+    AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
 RETURNING Id;
 
 -- name: insert_runs
@@ -229,7 +231,6 @@ WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows)
 UPDATE Jobs SET
     LockedBy = :beat,
     LockedAt = :now,
-    PublishedAt = :now,
     Republishes = Jobs.Republishes + 1,
     LeaseEndsAt = after(:now, p.queued_seconds)
 FROM p
@@ -282,7 +283,7 @@ SELECT
         CROSS JOIN Jobs AS j ON j.Id = r.JobId
         WHERE
             r.Namespace = :namespace AND r.DueAt IS NOT NULL
-            AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+            AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
             AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(:code_keys)))
         ORDER BY r.DueAt
         LIMIT 1

@@ -16,5 +16,7 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'SchemaMigrations';
 SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
 
 -- name: note_migration
+-- What is noted already stays as it is: the printed script holds this block, and may be run again.
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-VALUES (:number, :name, :checksum, strftime('%Y-%m-%d %H:%M:%f000', 'now'));
+SELECT :number, :name, :checksum, strftime('%Y-%m-%d %H:%M:%f000', 'now')
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = :number);

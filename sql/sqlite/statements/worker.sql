@@ -83,7 +83,8 @@ RETURNING
 
 -- name: extend_leases
 -- rows: job_id, run_id, claim_id, fence, lease_seconds
--- A missing row: the lease is lost, and its task must stop.
+-- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
+-- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
 WITH p (job_id, run_id, claim_id, fence, lease_seconds) AS (:rows)
 
 UPDATE Jobs SET
@@ -95,9 +96,19 @@ WHERE
     AND Jobs.LockedBy IS NOT NULL
 RETURNING RunId;
 
+-- name: read_busy_leases
+-- rows: job_id, run_id, claim_id, fence
+-- Of leases that extend_leases missed. A row: it is still its holder's. A missing row: it is lost.
+WITH p (job_id, run_id, claim_id, fence) AS (:rows)
+
+SELECT p.run_id
+FROM p
+CROSS JOIN Jobs AS j ON j.Id = p.job_id
+WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL;
+
 -- name: extend_held
 -- rows: run_id, claim_id, fence, lease_seconds
--- The same for runs that overlap others. A missing row: it was taken for lost.
+-- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
 WITH p (run_id, claim_id, fence, lease_seconds) AS (:rows)
 
 UPDATE JobRuns SET LeaseEndsAt = after(:now, p.lease_seconds)
@@ -106,3 +117,13 @@ WHERE
     JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
     AND JobRuns.HeldBy IS NOT NULL
 RETURNING RunId;
+
+-- name: read_busy_held
+-- rows: run_id, claim_id, fence
+-- Of leases that extend_held missed, as read_busy_leases.
+WITH p (run_id, claim_id, fence) AS (:rows)
+
+SELECT p.run_id
+FROM p
+CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
+WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL;

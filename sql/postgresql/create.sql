@@ -1,0 +1,188 @@
+-- All tables and indexes of celery-sqlbeat: what `celery -A app sqlbeat init` runs, and `--sql` prints.
+
+CREATE TABLE IF NOT EXISTS SchemaMigrations (
+    Number integer PRIMARY KEY,
+    Name text NOT NULL,
+    Checksum text NOT NULL,
+    AppliedAt timestamptz NOT NULL
+);
+
+-- The tables of celery-sqlbeat on PostgreSQL. Names are unquoted and so fold to lower case.
+--
+-- fillfactor: starts, heartbeats and marks change no indexed column; with room on the page they are
+-- heap-only updates, which touch no index.
+
+CREATE TABLE StoreInfo (
+    OnlyRow smallint PRIMARY KEY CHECK (OnlyRow = 1),
+    StoreId uuid NOT NULL,
+    Epoch bigint NOT NULL DEFAULT 0,
+    CreatedAt timestamptz NOT NULL
+);
+
+INSERT INTO StoreInfo (OnlyRow, StoreId, CreatedAt) VALUES (1, gen_random_uuid(), clock_timestamp());
+
+CREATE TABLE Jobs (
+    Id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    Namespace text NOT NULL DEFAULT 'default',
+    JobName text NOT NULL,
+    TaskName text,
+    Schedule text,
+    IntervalMinutes integer DEFAULT 10,
+    TimeZone text,
+    Args text,
+    Kwargs text,
+    Options text,
+    Policies text,
+    Enabled smallint NOT NULL DEFAULT 1 CHECK (Enabled IN (0, 1)),
+    DisabledReason text,
+    StartAt timestamptz CHECK (StartAt >= '0002-01-01 UTC' AND StartAt < '9999-01-01 UTC'),
+    NextRunTime timestamptz CHECK (NextRunTime >= '0002-01-01 UTC' AND NextRunTime < '9999-01-01 UTC'),
+    LastRunTime timestamptz CHECK (LastRunTime >= '0002-01-01 UTC' AND LastRunTime < '9999-01-01 UTC'),
+    LockTimeoutMinutes integer,
+    -- The slot that waits for another attempt.
+    RetryAt timestamptz CHECK (RetryAt >= '0002-01-01 UTC' AND RetryAt < '9999-01-01 UTC'),
+    RetryRunId uuid,
+    -- The claim and the lease. LockedBy IS NULL alone means unlocked.
+    LockedBy text,
+    LockedAt timestamptz,
+    LeaseEndsAt timestamptz,
+    ClaimedAt timestamptz,
+    PublishedAt timestamptz,
+    PlannedAt timestamptz,
+    Fence bigint NOT NULL DEFAULT 0,
+    RunId uuid,
+    ClaimId uuid,
+    StartedRetry integer,
+    Republishes integer NOT NULL DEFAULT 0,
+    -- Why the row cannot run as it was written.
+    Quarantine text,
+    -- Entries of a beat_schedule: who defined them, and what only that code can build.
+    CodeOwner text,
+    CodeRelease text,
+    CodeKey text,
+    DeleteRequested smallint NOT NULL DEFAULT 0 CHECK (DeleteRequested IN (0, 1)),
+    Version bigint NOT NULL DEFAULT 1,
+    CreatedAt timestamptz NOT NULL DEFAULT clock_timestamp(),
+    UpdatedAt timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Follows LockedBy. The indexes use it, because it stays the same when a worker takes a lease over from a beat.
+    Leased smallint GENERATED ALWAYS AS (CASE WHEN LockedBy IS NULL THEN 0 ELSE 1 END) STORED,
+    CONSTRAINT Jobs_Name UNIQUE (Namespace, JobName)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+
+CREATE INDEX Jobs_Due ON Jobs (Namespace, (coalesce(RetryAt, NextRunTime)))
+WHERE Enabled = 1 AND Leased = 0 AND Quarantine IS NULL;
+
+-- No instant is in this index, so a heartbeat does not touch it.
+CREATE INDEX Jobs_Leased ON Jobs (Namespace) WHERE Leased = 1;
+
+-- The entries of one beat_schedule.
+CREATE INDEX Jobs_Code ON Jobs (Namespace, CodeOwner) WHERE CodeOwner IS NOT NULL;
+
+-- Rows to fill in, to look at again or to delete; nearly empty.
+CREATE INDEX Jobs_Attention ON Jobs (Namespace, Id)
+WHERE Quarantine IS NOT NULL OR DeleteRequested = 1 OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL);
+
+CREATE TABLE JobRuns (
+    RunId uuid PRIMARY KEY,
+    Namespace text NOT NULL,
+    JobId uuid NOT NULL,
+    JobName text NOT NULL,
+    Kind text NOT NULL,
+    ScheduledFor timestamptz NOT NULL,
+    -- A gap of skipped slots is one row: its first slot above, its last one and their number here.
+    LastSlot timestamptz,
+    SlotCount bigint NOT NULL DEFAULT 1,
+    Attempt integer NOT NULL,
+    State text NOT NULL,
+    PriorState text NOT NULL DEFAULT 'new',
+    Reason text,
+    Fence bigint NOT NULL,
+    ClaimId uuid,
+    ClaimedBy text,
+    ClaimedAt timestamptz,
+    PublishedAt timestamptz,
+    StartedBy text,
+    StartId uuid,
+    StartedAt timestamptz,
+    StartedRetry integer,
+    FinishedAt timestamptz,
+    PlannedAt timestamptz,
+    DelaySeconds double precision,
+    SeenNextRunTime timestamptz,
+    LeaseSeconds double precision NOT NULL DEFAULT 0,
+    MaxRetries integer NOT NULL DEFAULT 0,
+    Failures integer NOT NULL DEFAULT 0,
+    LostLeases integer NOT NULL DEFAULT 0,
+    Exclusive smallint NOT NULL DEFAULT 1 CHECK (Exclusive IN (0, 1)),
+    Advances smallint NOT NULL DEFAULT 0 CHECK (Advances IN (0, 1)),
+    -- The outbox: when beat must take this attempt up.
+    DueAt timestamptz,
+    -- The lease of a run that overlaps others and so has none on its job.
+    HeldBy text,
+    LeaseEndsAt timestamptz,
+    Error text,
+    Traceback text,
+    CreatedAt timestamptz NOT NULL,
+    -- Follows State, for an index that ordinary changes of State do not touch.
+    Dead smallint GENERATED ALWAYS AS (CASE WHEN State = 'dlq' THEN 1 ELSE 0 END) STORED,
+    -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
+    CONSTRAINT JobRuns_Transitions CHECK (
+        (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
+        OR (State = 'success' AND PriorState IN ('running', 'dispatched'))
+        OR (State = 'claimed' AND PriorState IN ('scheduled'))
+        OR (State = 'dispatched' AND PriorState IN ('claimed'))
+        OR (State = 'scheduled' AND PriorState IN ('new', 'claimed', 'running', 'failed', 'retry', 'dlq'))
+        OR (State = 'retry' AND PriorState IN ('running', 'failed'))
+        OR (State = 'failed' AND PriorState IN ('running', 'dispatched'))
+        OR (State = 'dlq' AND PriorState IN ('failed'))
+        OR (State = 'skipped' AND PriorState IN ('scheduled', 'claimed', 'running', 'retry', 'failed'))
+        OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'running', 'retry', 'failed'))
+    )
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+
+-- The instant comes first, so that the runs of one moment lie together and a claim writes few pages.
+CREATE UNIQUE INDEX JobRuns_Slot ON JobRuns (ScheduledFor, JobId, Kind, Attempt);
+
+CREATE INDEX JobRuns_Outbox ON JobRuns (Namespace, DueAt) WHERE DueAt IS NOT NULL;
+
+CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
+
+CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE Dead = 1;
+
+CREATE TABLE Nodes (
+    NodeId text NOT NULL,
+    Namespace text NOT NULL,
+    Kind text NOT NULL CHECK (Kind IN ('beat', 'worker')),
+    Host text NOT NULL,
+    Pid integer NOT NULL,
+    PackageVersion text NOT NULL,
+    CodeOwner text,
+    CodeRelease text,
+    Queues text,
+    BrokerFingerprint text,
+    SkewSeconds double precision,
+    Claimed bigint NOT NULL DEFAULT 0,
+    StartedAt timestamptz NOT NULL,
+    HeartbeatAt timestamptz NOT NULL,
+    StoppedAt timestamptz,
+    PRIMARY KEY (Namespace, NodeId)
+);
+
+-- Which beat_schedule was seen when, and which of them was imported last.
+CREATE TABLE Releases (
+    Namespace text NOT NULL,
+    CodeOwner text NOT NULL,
+    CodeRelease text NOT NULL,
+    FirstSeenAt timestamptz NOT NULL,
+    ImportedAt timestamptz,
+    PRIMARY KEY (Namespace, CodeOwner, CodeRelease)
+);
+
+CREATE TABLE Changes (
+    Namespace text PRIMARY KEY,
+    Counter bigint NOT NULL
+);
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 1, 'schema', 'b81529ae7594c3306071017d659603ce142999b2b64b8c344b49928a0ff2429b', clock_timestamp()
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 1);

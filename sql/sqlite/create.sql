@@ -1,0 +1,194 @@
+-- All tables and indexes of celery-sqlbeat: what `celery -A app sqlbeat init` runs, and `--sql` prints.
+
+CREATE TABLE IF NOT EXISTS SchemaMigrations (
+    Number INTEGER NOT NULL PRIMARY KEY,
+    Name TEXT NOT NULL,
+    Checksum TEXT NOT NULL,
+    AppliedAt TEXT NOT NULL
+);
+
+-- The tables of celery-sqlbeat on SQLite. Instants are UTC text of the form YYYY-MM-DD HH:MM:SS.ffffff.
+
+CREATE TABLE StoreInfo (
+    OnlyRow INTEGER PRIMARY KEY CHECK (OnlyRow = 1),
+    StoreId TEXT NOT NULL,
+    Epoch INTEGER NOT NULL DEFAULT 0,
+    CreatedAt TEXT NOT NULL
+);
+
+INSERT INTO StoreInfo (OnlyRow, StoreId, CreatedAt)
+VALUES (1, lower(hex(randomblob(16))), strftime('%Y-%m-%d %H:%M:%f000', 'now'));
+
+CREATE TABLE Jobs (
+    Id TEXT NOT NULL PRIMARY KEY DEFAULT (
+        lower(
+            hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-' || hex(randomblob(2))
+            || '-' || hex(randomblob(2)) || '-' || hex(randomblob(6))
+        )
+    ),
+    Namespace TEXT NOT NULL DEFAULT 'default',
+    JobName TEXT NOT NULL,
+    TaskName TEXT,
+    Schedule TEXT,
+    IntervalMinutes INTEGER DEFAULT 10,
+    TimeZone TEXT,
+    Args TEXT,
+    Kwargs TEXT,
+    Options TEXT,
+    Policies TEXT,
+    Enabled INTEGER NOT NULL DEFAULT 1 CHECK (Enabled IN (0, 1)),
+    DisabledReason TEXT,
+    StartAt TEXT,
+    NextRunTime TEXT,
+    LastRunTime TEXT,
+    LockTimeoutMinutes INTEGER,
+    -- The slot that waits for another attempt.
+    RetryAt TEXT,
+    RetryRunId TEXT,
+    -- The claim and the lease. LockedBy IS NULL alone means unlocked.
+    LockedBy TEXT,
+    LockedAt TEXT,
+    LeaseEndsAt TEXT,
+    ClaimedAt TEXT,
+    PublishedAt TEXT,
+    PlannedAt TEXT,
+    Fence INTEGER NOT NULL DEFAULT 0,
+    RunId TEXT,
+    ClaimId TEXT,
+    StartedRetry INTEGER,
+    Republishes INTEGER NOT NULL DEFAULT 0,
+    -- Why the row cannot run as it was written.
+    Quarantine TEXT,
+    -- Entries of a beat_schedule: who defined them, and what only that code can build.
+    CodeOwner TEXT,
+    CodeRelease TEXT,
+    CodeKey TEXT,
+    DeleteRequested INTEGER NOT NULL DEFAULT 0 CHECK (DeleteRequested IN (0, 1)),
+    Version INTEGER NOT NULL DEFAULT 1,
+    CreatedAt TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
+    UpdatedAt TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
+    CONSTRAINT Jobs_Name UNIQUE (Namespace, JobName)
+);
+
+CREATE INDEX Jobs_Due ON Jobs (Namespace, coalesce(RetryAt, NextRunTime))
+WHERE Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL;
+
+-- No instant is in this index, so a heartbeat does not touch it.
+CREATE INDEX Jobs_Leased ON Jobs (Namespace) WHERE LockedBy IS NOT NULL;
+
+-- The entries of one beat_schedule.
+CREATE INDEX Jobs_Code ON Jobs (Namespace, CodeOwner) WHERE CodeOwner IS NOT NULL;
+
+-- Rows to fill in, to normalise or to look at again; nearly empty.
+CREATE INDEX Jobs_Attention ON Jobs (Namespace)
+WHERE
+    Quarantine IS NOT NULL
+    OR DeleteRequested = 1
+    OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL)
+    OR NextRunTime NOT GLOB
+    '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
+    OR RetryAt NOT GLOB
+    '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]';
+
+CREATE TABLE JobRuns (
+    RunId TEXT NOT NULL PRIMARY KEY,
+    Namespace TEXT NOT NULL,
+    JobId TEXT NOT NULL,
+    JobName TEXT NOT NULL,
+    Kind TEXT NOT NULL,
+    ScheduledFor TEXT NOT NULL,
+    -- A gap of skipped slots is one row: its first slot above, its last one and their number here.
+    LastSlot TEXT,
+    SlotCount INTEGER NOT NULL DEFAULT 1,
+    Attempt INTEGER NOT NULL,
+    State TEXT NOT NULL,
+    PriorState TEXT NOT NULL DEFAULT 'new',
+    Reason TEXT,
+    Fence INTEGER NOT NULL,
+    ClaimId TEXT,
+    ClaimedBy TEXT,
+    ClaimedAt TEXT,
+    PublishedAt TEXT,
+    StartedBy TEXT,
+    StartId TEXT,
+    StartedAt TEXT,
+    StartedRetry INTEGER,
+    FinishedAt TEXT,
+    PlannedAt TEXT,
+    DelaySeconds REAL,
+    SeenNextRunTime TEXT,
+    LeaseSeconds REAL NOT NULL DEFAULT 0,
+    MaxRetries INTEGER NOT NULL DEFAULT 0,
+    Failures INTEGER NOT NULL DEFAULT 0,
+    LostLeases INTEGER NOT NULL DEFAULT 0,
+    Exclusive INTEGER NOT NULL DEFAULT 1 CHECK (Exclusive IN (0, 1)),
+    Advances INTEGER NOT NULL DEFAULT 0 CHECK (Advances IN (0, 1)),
+    -- The outbox: when beat must take this attempt up.
+    DueAt TEXT,
+    -- The lease of a run that overlaps others and so has none on its job.
+    HeldBy TEXT,
+    LeaseEndsAt TEXT,
+    Error TEXT,
+    Traceback TEXT,
+    CreatedAt TEXT NOT NULL,
+    -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
+    CONSTRAINT JobRuns_Transitions CHECK (
+        (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
+        OR (State = 'success' AND PriorState IN ('running', 'dispatched'))
+        OR (State = 'claimed' AND PriorState IN ('scheduled'))
+        OR (State = 'dispatched' AND PriorState IN ('claimed'))
+        OR (State = 'scheduled' AND PriorState IN ('new', 'claimed', 'running', 'failed', 'retry', 'dlq'))
+        OR (State = 'retry' AND PriorState IN ('running', 'failed'))
+        OR (State = 'failed' AND PriorState IN ('running', 'dispatched'))
+        OR (State = 'dlq' AND PriorState IN ('failed'))
+        OR (State = 'skipped' AND PriorState IN ('scheduled', 'claimed', 'running', 'retry', 'failed'))
+        OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'running', 'retry', 'failed'))
+    )
+);
+
+-- The instant comes first, so that the runs of one moment lie together and a claim writes few pages.
+CREATE UNIQUE INDEX JobRuns_Slot ON JobRuns (ScheduledFor, JobId, Kind, Attempt);
+
+CREATE INDEX JobRuns_Outbox ON JobRuns (Namespace, DueAt) WHERE DueAt IS NOT NULL;
+
+CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
+
+CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE State = 'dlq';
+
+CREATE TABLE Nodes (
+    NodeId TEXT NOT NULL,
+    Namespace TEXT NOT NULL,
+    Kind TEXT NOT NULL CHECK (Kind IN ('beat', 'worker')),
+    Host TEXT NOT NULL,
+    Pid INTEGER NOT NULL,
+    PackageVersion TEXT NOT NULL,
+    CodeOwner TEXT,
+    CodeRelease TEXT,
+    Queues TEXT,
+    BrokerFingerprint TEXT,
+    SkewSeconds REAL,
+    Claimed INTEGER NOT NULL DEFAULT 0,
+    StartedAt TEXT NOT NULL,
+    HeartbeatAt TEXT NOT NULL,
+    StoppedAt TEXT,
+    PRIMARY KEY (Namespace, NodeId)
+);
+
+-- Which beat_schedule was seen when, and which of them was imported last.
+CREATE TABLE Releases (
+    Namespace TEXT NOT NULL,
+    CodeOwner TEXT NOT NULL,
+    CodeRelease TEXT NOT NULL,
+    FirstSeenAt TEXT NOT NULL,
+    ImportedAt TEXT,
+    PRIMARY KEY (Namespace, CodeOwner, CodeRelease)
+);
+
+CREATE TABLE Changes (
+    Namespace TEXT NOT NULL PRIMARY KEY,
+    Counter INTEGER NOT NULL
+);
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 1, 'schema', 'bbf69bb865a4691f2bbe850974c7cdcdd237da7ab822bb9fed24b60675f2db04', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 1);
