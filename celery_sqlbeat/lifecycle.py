@@ -47,6 +47,7 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
 
 MAX_REPUBLISHES = 3
 LONGEST_QUEUED_SECONDS = 3600.0  # doubling stops at an hour
+LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LONGEST_REASON = 200  # characters, as wide as the column
 
 
@@ -171,3 +172,11 @@ def after_ended_lease(
     if run.republishes >= MAX_REPUBLISHES:
         return Ending(DISPATCHED, "never started")
     return Republish(queued_seconds(run.lease_seconds, run.republishes + 1), can_republish)
+
+
+def left_to_others() -> Ending:
+    """The slot of a message that a worker without the extension has taken, or will: nobody will tell what became of it.
+
+    To wait on would keep the job from its next slots for as long as a fleet is upgraded, or rolled back.
+    """
+    return Ending(DISPATCHED, LEFT_TO_OTHERS)

@@ -101,6 +101,7 @@ class Planner:
                 definition.max_retries,
                 definition.policy.overlap == "skip",
                 job.code_key,
+                definition.timeline,
             )
         )
 

@@ -1,8 +1,11 @@
 """What all tests share: the check of SQLBEAT_REQUIRE, and databases of their own that leave nothing behind."""
 
+import contextlib
+import hashlib
 import os
 import re
 import secrets
+import socket
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -13,7 +16,8 @@ from hypothesis import settings
 from tests.servers import required, server
 
 STALE_SECONDS = 86400  # no run lasts longer; by then the process id in a name may be somebody else's
-_NAME = re.compile(r"sqlbeat_test_(?P<pid>\d+)_(?P<made>[0-9a-f]+)_[0-9a-f]+")
+_NAME = re.compile(r"sqlbeat_test_(?P<pid>\d+)_(?P<made>[0-9a-f]+)_(?P<host>[0-9a-f]{4})?[0-9a-f]+")
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 
 
 def pytest_configure() -> None:
@@ -51,9 +55,32 @@ def postgresql_database() -> Iterator[Callable[[], str]]:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+@pytest.fixture(scope="session")
+def mssql_database() -> Iterator[Callable[..., str]]:
+    """Make an empty SQL Server database and return its ODBC string; all of them are dropped when the session ends."""
+    from tests import mssql
+
+    where = server("mssql")
+    made: list[str] = []
+    with contextlib.closing(mssql.connect(where)) as administrator:
+        mssql.drop_remains(administrator, is_left_behind)
+
+    def make(snapshots: bool | None = None) -> str:
+        name = new_name()
+        with contextlib.closing(mssql.connect(where)) as administrator:
+            mssql.create(administrator, name, snapshots)
+        made.append(name)
+        return mssql.in_database(where, name)
+
+    yield make
+    with contextlib.closing(mssql.connect(where)) as administrator:
+        for name in made:
+            mssql.drop(administrator, name)
+
+
 def new_name() -> str:
-    """Return a name for a database that tells who made it and when."""
-    return f"sqlbeat_test_{os.getpid()}_{int(time.time()):x}_{secrets.token_hex(4)}"
+    """Return a name for a database that tells who made it, where and when."""
+    return f"sqlbeat_test_{os.getpid()}_{int(time.time()):x}_{_HOST}{secrets.token_hex(4)}"
 
 
 def is_left_behind(name: str) -> bool:
@@ -63,6 +90,8 @@ def is_left_behind(name: str) -> bool:
         return False
     if time.time() - int(match["made"], 16) > STALE_SECONDS:
         return True
+    if match["host"] != _HOST:  # another machine tests on the same server, and its processes cannot be seen from here
+        return False
     try:
         os.kill(int(match["pid"]), 0)
     except ProcessLookupError:

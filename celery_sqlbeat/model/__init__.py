@@ -10,7 +10,9 @@ from celery_sqlbeat.model.code import (
     CodeRow,
 )
 from celery_sqlbeat.model.plan import (
+    FINISHED,
     MANUAL,
+    PAUSED,
     SCHEDULE,
     Advance,
     Attempt,
@@ -22,14 +24,25 @@ from celery_sqlbeat.model.plan import (
     Quarantine,
     Slot,
 )
-from celery_sqlbeat.model.records import JobDraft, JobRecord, Node, RunRecord, SeenNode
+from celery_sqlbeat.model.records import (
+    JobArrival,
+    JobChange,
+    JobCounts,
+    JobDraft,
+    JobRecord,
+    Node,
+    RunRecord,
+    SeenNode,
+)
 from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow
 from celery_sqlbeat.model.runs import StartedRun, StartRequest
 
 __all__ = [
     "CODE_SCHEDULE",
+    "FINISHED",
     "LEFT_THE_CODE",
     "MANUAL",
+    "PAUSED",
     "SCHEDULE",
     "Advance",
     "Attempt",
@@ -42,6 +55,9 @@ __all__ = [
     "DueJob",
     "GapRecord",
     "HeldLease",
+    "JobArrival",
+    "JobChange",
+    "JobCounts",
     "JobDraft",
     "JobRecord",
     "LeftAttempt",

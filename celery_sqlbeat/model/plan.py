@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 SCHEDULE = "schedule"  # the kinds of slot
 MANUAL = "manual"
+FINISHED = "finished"  # why the database disables a job whose schedule has no slot left
+PAUSED = "paused"  # why slots of a job were skipped, and why it is disabled, where nobody gave another reason
 
 
 class Attempt(NamedTuple):
@@ -57,6 +59,8 @@ class Claim(NamedTuple):
     max_retries: int
     exclusive: bool
     code_key: str | None
+    timeline: Any = None
+    """The slots of its job, for tools that want to see the schedule; None where it was not read."""
 
 
 class GapRecord(NamedTuple):

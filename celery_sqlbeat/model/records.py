@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from celery_sqlbeat.model.plan import GapRecord
+
 
 class JobDraft(NamedTuple):
     """A job as somebody defines it; every field is checked already."""
@@ -19,6 +21,26 @@ class JobDraft(NamedTuple):
     start_at: datetime | None
     next_run_time: datetime | None
     lock_timeout_minutes: int | None
+
+
+class JobArrival(NamedTuple):
+    """A new job with what it brings along from elsewhere."""
+
+    draft: JobDraft
+    last_run_time: datetime | None
+    disabled_reason: str | None
+
+
+class JobChange(NamedTuple):
+    """What a job becomes that is still at this version."""
+
+    draft: JobDraft
+    version: int
+    reschedule: bool
+    """Whether it gets the draft's next run, too."""
+    enabled: bool | None
+    """None: as it is."""
+    gap: GapRecord | None
 
 
 class JobRecord(NamedTuple):
@@ -50,6 +72,29 @@ class JobRecord(NamedTuple):
     code_key: str | None
     delete_requested: int
     version: int
+    code_owner: str | None
+    created_at: Any
+    claimed_at: Any
+    published_at: Any
+    started_retry: int | None
+    republishes: int
+    retry_run_id: str | None
+    now: datetime
+
+
+class JobCounts(NamedTuple):
+    """How many jobs of a namespace are of each kind."""
+
+    total: int
+    active: int
+    held: int
+    retrying: int
+    set_aside: int
+    due: int
+    due_at: Any
+    """Since when the longest waiting one is due."""
+    dead: int
+    """The dead letters."""
     now: datetime
 
 

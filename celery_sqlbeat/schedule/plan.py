@@ -68,7 +68,7 @@ class Timeline:
         else:
             passed = max(0, -((start - added_at) // schedule.interval))
             slot = plus(start, passed * schedule.interval)
-        return None if slot is None else plus(slot, self._offset(key))
+        return None if slot is None else plus(slot, self.offset(key))
 
     def plan(
         self,
@@ -110,14 +110,21 @@ class Timeline:
         """
         return self._series(slot, key).after_retried(slot, now)
 
+    def following(self, slot: datetime, key: str = "") -> datetime | None:
+        """The slot after this one, if its run ends in time."""
+        if isinstance(self.schedule, Every):
+            return step(self.schedule, slot, self.zone)
+        return self._series(slot, key).following(slot)
+
+    def offset(self, key: str) -> timedelta:
+        """The job's own share of the jitter."""
+        return offset_of(key, self.jitter) if self.jitter else NO_OFFSET
+
     def _series(self, due: datetime, key: str) -> IntervalSeries | GridSeries:
         schedule = self.schedule
         if isinstance(schedule, Every):
             return IntervalSeries(due, schedule, self.zone, self.cadence)
-        return grid_series(schedule, self.zone, due, self._offset(key))
-
-    def _offset(self, key: str) -> timedelta:
-        return offset_of(key, self.jitter) if self.jitter else NO_OFFSET
+        return grid_series(schedule, self.zone, due, self.offset(key))
 
     def _patience(self, misfire: str, grace: float | None, deadline: float | None) -> float | None:
         """How many seconds late a slot may still fire; Celery's deadline is for crontabs only."""

@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
+from celery_sqlbeat.checks import is_text
 from celery_sqlbeat.lifecycle import CANCELLED, Ending
-from celery_sqlbeat.model import MANUAL, GapRecord, JobDraft, JobRecord, RunRecord
+from celery_sqlbeat.model import MANUAL, PAUSED, GapRecord, JobChange, JobCounts, JobDraft, JobRecord, RunRecord
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.protocol import FIRST_ID, LAST_ID
+from celery_sqlbeat.store.protocol import ANY_FENCE, ANY_VERSION, FIRST_ID, LAST_ID
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
@@ -27,13 +28,19 @@ class SqlAdminStore:
     def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
         return {row[0] for row in self._change("insert_jobs", drafts)} if drafts else set()
 
-    def update_job(self, draft: JobDraft, version: int, reschedule: bool) -> int | None:
-        facts = draft._asdict()
-        del facts["enabled"]
-        return _version(self._change("update_job", version=version, reschedule=int(reschedule), **facts))
+    def update_job(
+        self,
+        draft: JobDraft,
+        version: int,
+        reschedule: bool,
+        enabled: bool | None = None,
+        gap: GapRecord | None = None,
+    ) -> int | None:
+        facts = changed_facts(JobChange(draft, version, reschedule, enabled, gap))
+        return _version(self._change("update_job", gap=gap, **facts))
 
     def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
-        rows = [(name,) for name in names]
+        rows = [(name,) for name in names if is_text(name)]  # no job has a name that no database can hold
         found = self._database.read("read_jobs", rows, namespace=self._namespace) if rows else []
         return {row[1]: JobRecord._make(row) for row in found}
 
@@ -41,27 +48,31 @@ class SqlAdminStore:
         rows = self._database.read("list_jobs", namespace=self._namespace, after_name=after_name, page_size=page_size)
         return [JobRecord._make(row) for row in rows]
 
-    def pause(self, job_name: str, reason: str) -> int | None:
-        return _version(self._change("pause_job", job_name=job_name, reason=reason))
+    def set_aside(self, page_size: int, after_name: str = "") -> list[JobRecord]:
+        scope = {"namespace": self._namespace, "after_name": after_name, "page_size": page_size}
+        return [JobRecord._make(row) for row in self._database.read("list_set_aside", **scope)]
+
+    def counts(self) -> JobCounts:
+        return JobCounts._make(self._database.read("count_jobs", namespace=self._namespace)[0])
+
+    def states(self, since_seconds: float) -> dict[str, int]:
+        rows = self._database.read("count_states", namespace=self._namespace, since_seconds=since_seconds)
+        return {state: int(slots) for state, slots in rows}
+
+    def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
+        return _version(self._change("pause_job", job_name=job_name, reason=reason, version=version))
 
     def resume(
-        self, job_name: str, version: int, next_run_time: datetime | None, gap: GapRecord | None = None
+        self,
+        job_name: str,
+        version: int,
+        next_run_time: datetime | None,
+        gap: GapRecord | None = None,
+        finished: bool = False,
+        fence: int = ANY_FENCE,
     ) -> int | None:
-
-        def work(session: Session) -> list[Row]:
-            found = session.fetch(
-                "resume_job",
-                namespace=self._namespace,
-                job_name=job_name,
-                version=version,
-                next_run_time=next_run_time,
-            )
-            if found and gap is not None:
-                session.fetch("insert_gaps", [gap])
-            session.fetch("bump_changes", namespace=self._namespace)
-            return found
-
-        return _version(self._database.write(work))
+        facts = {"job_name": job_name, "version": version, "next_run_time": next_run_time, "finished": int(finished)}
+        return _version(self._change("resume_job", gap=gap, fence=fence, **facts))
 
     def add_slot(self, run_id: str, job_id: str) -> bool:
         return bool(self._change("insert_outbox", [(run_id, job_id, MANUAL, None, 1, "new")]))
@@ -88,17 +99,20 @@ class SqlAdminStore:
 
         return self._database.write(work)
 
-    def delete(self, job_name: str, force: bool = False) -> bool:
+    def delete(self, job_name: str, force: bool = False, version: int = ANY_VERSION) -> bool:
 
-        def work(session: Session) -> bool:
-            found = session.fetch("request_delete", namespace=self._namespace, job_name=job_name)
+        def work(session: Session) -> list[Row]:
+            scope = {"namespace": self._namespace, "job_name": job_name, "version": version}
+            found = session.fetch("request_delete", **scope)
             delete_free(session, self._namespace, found)
             session.fetch("bump_changes", namespace=self._namespace)
-            return bool(found)
+            return found
 
-        if force:
-            self.cancel(job_name)
-        return self._database.write(work)
+        found = self._database.write(work)
+        # Now that it can start no other run; without us a beat deletes the row once the run has ended.
+        if found and force and self.cancel(job_name):
+            self._database.write(lambda session: delete_free(session, self._namespace, found))
+        return bool(found)
 
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
         held = self._database.read("read_holding", namespace=self._namespace, job_name=job_name)
@@ -135,9 +149,13 @@ class SqlAdminStore:
     def purge_nodes(self, keep_seconds: float) -> None:
         self._database.fetch("purge_nodes", namespace=self._namespace, keep_seconds=keep_seconds)
 
-    def _change(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[Row]:
+    def _change(
+        self, block: str, rows: Rows | None = None, /, gap: GapRecord | None = None, **scalars: object
+    ) -> list[Row]:
         def work(session: Session) -> list[Row]:
             found = session.fetch(block, rows, namespace=self._namespace, **scalars)
+            if found and gap is not None:
+                session.fetch("insert_gaps", [gap])
             session.fetch("bump_changes", namespace=self._namespace)
             return found
 
@@ -146,6 +164,14 @@ class SqlAdminStore:
     def _run_records(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[RunRecord]:
         found = self._database.read(block, rows, namespace=self._namespace, **scalars)
         return [RunRecord._make(row) for row in found]
+
+
+def changed_facts(change: JobChange) -> dict[str, object]:
+    """What `update_job` is told of a change."""
+    facts: dict[str, object] = change.draft._asdict()
+    enabled = -1 if change.enabled is None else int(change.enabled)
+    facts.update(version=change.version, reschedule=int(change.reschedule), reason=PAUSED, enabled=enabled)
+    return facts
 
 
 def _version(found: list[Row]) -> int | None:

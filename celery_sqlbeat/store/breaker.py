@@ -6,13 +6,19 @@ import time
 from collections.abc import Callable
 
 _FAILURES_TO_OPEN = 2  # one lost connection is an ordinary day
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds; well below a heartbeat, so that leases survive short outages
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds; half of a heartbeat interval, so that leases survive short outages
 
 
 class Breaker:
     """Counts failures in a row; opens after some, and lets one probe through after each wait."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, rnd: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        rnd: Callable[[], float] = random.random,
+        longest: float = _LONGEST_WAIT,
+    ) -> None:
+        self._longest = min(longest, _LONGEST_WAIT)
         self._clock = clock
         self._random = rnd
         self._lock = threading.Lock()
@@ -47,5 +53,5 @@ class Breaker:
 
     def _next_wait(self) -> float:
         # Half of it is jitter, so that many beats do not come back in the same instant.
-        longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures, 10))
+        longest = min(self._longest, _FIRST_WAIT * 2.0 ** min(self._failures, 10))
         return longest * (0.5 + 0.5 * self._random())

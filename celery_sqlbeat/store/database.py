@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import tenacity
 
-from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
 from celery_sqlbeat.store.lender import Lender
@@ -44,19 +44,31 @@ class Database:
         breaker: Breaker | None = None,
         sleep: Callable[[float], None] = time.sleep,
         rnd: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.dialect = dialect
-        self._lender = Lender(dialect.connect, getattr(dialect, "sessions_survive_fork", True))
+        self._lender = Lender(
+            dialect.connect,
+            getattr(dialect, "sessions_survive_fork", True),
+            getattr(dialect, "is_spent", lambda _: False),
+        )
         self._breaker = breaker or Breaker()
         self._patience = patience  # seconds after which no further try begins
         self._sleep = sleep
         self._random = rnd
+        self._clock = clock
 
-    def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
-        """Run one block by itself. Only for blocks that may safely run twice."""
+    def fetch(
+        self, name: str, rows: Rows | None = None, settle: Work[list[Row] | None] | None = None, /, **scalars: Any
+    ) -> list[Row]:
+        """Run one block by itself. Without `settle`, as `write` has it, only for blocks that may safely run twice."""
         if self.dialect.single_statements_commit:
-            return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False)
-        return self.write(lambda session: session.fetch(name, rows, **scalars))
+            return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False, settle=settle)
+        return self.write(lambda session: session.fetch(name, rows, **scalars), settle)
+
+    def does_at_once(self, name: str) -> bool:
+        """Whether this database has one block for what others do in several."""
+        return name in getattr(self.dialect, "at_once", ())
 
     def read(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run one block that only reads."""
@@ -104,11 +116,13 @@ class Database:
         try:
             if first.fault not in AGAIN or self._breaker.is_open:
                 raise first
-            self._sleep(self._wait(first.fault, 1))
+            end = self._clock() + self._patience
+            self._sleep(min(self._wait(first.fault, 1), self._patience))
             again = tenacity.Retrying(
                 retry=tenacity.retry_if_exception(lambda error: isinstance(error, Failure) and error.fault in AGAIN),
-                wait=lambda state: self._wait(last.fault, state.attempt_number + 1),
-                stop=tenacity.stop_after_delay(self._patience),
+                # No wait goes beyond the end, so that a call takes its first try, its patience and its last try.
+                wait=lambda state: min(self._wait(last.fault, state.attempt_number + 1), max(0.0, end - self._clock())),
+                stop=lambda _: self._clock() >= end,
                 sleep=self._sleep,
                 reraise=True,
             )
@@ -151,7 +165,7 @@ class Database:
 
     def _wait(self, fault: Fault, tries: int) -> float:
         first, longest = WAITS[fault]
-        return min(longest, first * 2.0 ** (tries - 1)) * self._random()
+        return min(longest, first * 2.0 ** min(tries - 1, 30)) * self._random()
 
     def _error(self, failure: Failure) -> StoreError:
         text = self.dialect.explain(failure.cause)
@@ -163,4 +177,5 @@ class Database:
             return Conflict(text)
         if failure.fault is Fault.FATAL:
             return StoreError(text)
-        return DatabaseAway(f"the database cannot be used for now: {text}")
+        kind = DatabaseAway if failure.fault in AWAY else DatabaseBusy
+        return kind(f"the database cannot be used for now: {text}")

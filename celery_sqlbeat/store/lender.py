@@ -1,10 +1,11 @@
-"""Lends sessions: each to one borrower at a time, none to a child of the process that opened it."""
+"""Lends sessions: each to one borrower at a time, none to a child of the process that opened it, none that is spent."""
 
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 from celery_sqlbeat.store.session import Session
 
@@ -22,8 +23,14 @@ class Lender:
     child inherits: the child would take the parent's locks for its own, and what it commits would be lost.
     """
 
-    def __init__(self, connect: Callable[[], Session], survive_fork: bool = True) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Session],
+        survive_fork: bool = True,
+        is_spent: Callable[[Any], bool] = lambda _: False,
+    ) -> None:
         self._connect = connect
+        self._is_spent = is_spent
         self._idle: list[Session] = []
         self._forget()
         if not survive_fork:
@@ -33,10 +40,16 @@ class Lender:
         """An idle session, or a new one."""
         if os.getpid() != self._pid:
             self._forget()
-        with self._lock:
-            self._lent += 1
-            if self._idle:
-                return self._idle.pop()
+        while True:
+            with self._lock:
+                if not self._idle:
+                    self._lent += 1
+                    break
+                session = self._idle.pop()
+                if not self._is_spent(session):
+                    self._lent += 1
+                    return session
+            session.close()
         try:
             return self._connect()
         except BaseException:

@@ -12,7 +12,10 @@ from celery_sqlbeat.store.session import Session
 from celery_sqlbeat.store.statements import load, sql_folder
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
-_SEPARATORS = {"mssql": "\nGO\n\n"}  # sqlcmd and SSMS run a script batch by batch
+_BATCH_ENDS = {"mssql": "GO\n"}  # sqlcmd and SSMS run a script batch by batch, and sqlcmd from a pipe no unended one
+_HEAD = "-- All tables and indexes of celery-sqlbeat: what `celery -A app sqlbeat init` runs, and `--sql` prints.\n"
+# What sqlcmd leaves off and every batch needs; and the first error is to end its batch.
+_SESSIONS = {"mssql": "SET XACT_ABORT ON;\nSET QUOTED_IDENTIFIER ON;\nSET NOCOUNT ON;\n"}
 
 
 class Migration(NamedTuple):
@@ -40,12 +43,12 @@ def migrations(database: str) -> tuple[Migration, ...]:
 
 
 def creation_script(database: str) -> str:
-    """What `migrate` would run on an empty database, as one script to read or to run by hand.
+    """What `migrate` would run on an empty database, as one script to read or to run by hand: `sql/*/create.sql`.
 
     It records what it applied, so that a later `migrate` goes on from there.
     """
     blocks = load(database)
-    parts = [blocks["create_migrations_table"].text + ";\n"]
+    parts = [_HEAD + _SESSIONS.get(database, ""), blocks["create_migrations_table"].text + ";\n"]
     for one in migrations(database):
         note = blocks["note_migration"].text
         for fact, literal in (
@@ -55,7 +58,8 @@ def creation_script(database: str) -> str:
         ):
             note = re.sub(rf"[:@]{fact}\b", literal, note)
         parts += [one.text, note + ";\n"]
-    return (_SEPARATORS.get(database, "\n")).join(parts)
+    end = _BATCH_ENDS.get(database, "")
+    return "\n".join(part.rstrip().removesuffix(end.strip()).rstrip() + "\n" + end for part in parts).rstrip()
 
 
 def migrate(database: Database, progress: Callable[[str], None] = lambda _: None) -> list[str]:

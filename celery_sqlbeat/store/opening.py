@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import DriverMissing
-from celery_sqlbeat.store import migrations
+from celery_sqlbeat.store import migrations, recovery
 from celery_sqlbeat.store.admin_store import SqlAdminStore
 from celery_sqlbeat.store.beat_store import SqlBeatStore
+from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.code_store import SqlCodeStore
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.node_store import SqlNodeStore
-from celery_sqlbeat.store.protocol import AdminStore, BeatStore, CodeStore, NodeStore, WorkerStore
+from celery_sqlbeat.store.protocol import AdminStore, BeatStore, CodeStore, NodeStore, TransferStore, WorkerStore
 from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.sqlite import Sqlite
+from celery_sqlbeat.store.transfer_store import SqlTransferStore
 from celery_sqlbeat.store.worker_store import SqlWorkerStore
 from celery_sqlbeat.url import DatabaseUrl
 
@@ -40,6 +42,10 @@ class Store:
         """What an administrator needs."""
         return SqlAdminStore(self.database, self.namespace)
 
+    def for_transfer(self) -> TransferStore:
+        """What jobs need that come from elsewhere."""
+        return SqlTransferStore(self.database, self.namespace)
+
     def nodes(self) -> NodeStore:
         """Who is there, and whose store this is."""
         return SqlNodeStore(self.database, self.namespace)
@@ -47,6 +53,10 @@ class Store:
     def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:
         """Create or upgrade the schema; returns the names of the migrations applied."""
         return migrations.migrate(self.database, progress)
+
+    def recover(self, progress: Callable[[int], None] = lambda _: None) -> int:
+        """Raise every fence by an epoch, after a restore; returns the new epoch."""
+        return recovery.recover(self.database, progress)
 
     def check_schema(self) -> None:
         """Raise a SchemaError unless this version can work on the schema."""
@@ -60,7 +70,8 @@ class Store:
 def open_store(settings: Settings) -> Store:
     """The store of these settings."""
     dialect = dialect_for(settings.database_url, settings.statement_timeout)
-    return Store(Database(dialect, patience=settings.statement_timeout), settings.namespace)
+    breaker = Breaker(longest=settings.heartbeat_interval / 2)
+    return Store(Database(dialect, patience=settings.statement_timeout, breaker=breaker), settings.namespace)
 
 
 def dialect_for(url: DatabaseUrl, statement_timeout: float) -> Dialect:

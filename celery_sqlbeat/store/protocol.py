@@ -16,6 +16,9 @@ from celery_sqlbeat.model import (
     DueJob,
     GapRecord,
     HeldLease,
+    JobArrival,
+    JobChange,
+    JobCounts,
     JobDraft,
     JobRecord,
     LooseRow,
@@ -34,6 +37,8 @@ CodePlans = Callable[[datetime, Sequence[CodeRow]], CodeChanges]
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+ANY_VERSION = 0  # of a row; they count from 1
+ANY_FENCE = -1  # they count from 0
 
 
 class Claimed(NamedTuple):
@@ -151,6 +156,15 @@ class CodeStore(Protocol):
         """
 
 
+class Extended(NamedTuple):
+    """The outcome of one heartbeat, as run ids. The leases of all others are extended."""
+
+    lost: set[str]
+    """Somebody else may run them."""
+    busy: set[str]
+    """Somebody keeps their rows locked: not extended, and not lost."""
+
+
 class WorkerStore(Protocol):
     """What a worker needs. It cannot claim."""
 
@@ -161,8 +175,8 @@ class WorkerStore(Protocol):
         of one batch ask for the same run, the start id in the answer says which of them may begin.
         """
 
-    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> set[str]:
-        """Extend leases by so many seconds from now; returns the run ids of those that are lost."""
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
+        """Extend leases by so many seconds from now; waits for no row that somebody keeps locked."""
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""
@@ -174,8 +188,18 @@ class AdminStore(Protocol):
     def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
         """Add jobs; returns the names added. The others are there already and stay as they are."""
 
-    def update_job(self, draft: JobDraft, version: int, reschedule: bool) -> int | None:
-        """Change a job that is still at this version; returns the new version, or None on a conflict."""
+    def update_job(
+        self,
+        draft: JobDraft,
+        version: int,
+        reschedule: bool,
+        enabled: bool | None = None,
+        gap: GapRecord | None = None,
+    ) -> int | None:
+        """Change a job that is still at this version; returns the new version, or None on a conflict.
+
+        `enabled` None leaves that as it is; a gap is what was skipped while the job was paused.
+        """
 
     def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
         """The jobs of these names, by name."""
@@ -183,18 +207,37 @@ class AdminStore(Protocol):
     def list_jobs(self, page_size: int, after_name: str = "") -> list[JobRecord]:
         """A page of jobs, by name."""
 
-    def pause(self, job_name: str, reason: str) -> int | None:
+    def set_aside(self, page_size: int, after_name: str = "") -> list[JobRecord]:
+        """A page of the jobs that cannot run as they are written, by name."""
+
+    def counts(self) -> JobCounts:
+        """How many jobs there are of each kind."""
+
+    def states(self, since_seconds: float) -> dict[str, int]:
+        """How many attempts of the slots of the last seconds are in each state; each skipped slot counts."""
+
+    def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
         """Pause a job; returns the new version, or None where there is nothing to pause."""
 
     def resume(
-        self, job_name: str, version: int, next_run_time: datetime | None, gap: GapRecord | None = None
+        self,
+        job_name: str,
+        version: int,
+        next_run_time: datetime | None,
+        gap: GapRecord | None = None,
+        finished: bool = False,
+        fence: int = ANY_FENCE,
     ) -> int | None:
-        """Resume a paused job at a slot, with the record of those skipped; None on a conflict."""
+        """Resume a paused job at a slot, with the record of those skipped; None on a conflict.
+
+        `finished`: no slot is left, so that the job stays disabled for that reason. With the `fence` that was read it
+        is a conflict, too, if a run of the job has ended since.
+        """
 
     def add_slot(self, run_id: str, job_id: str) -> bool:
         """Add one extra slot, due now; False where the job is gone."""
 
-    def delete(self, job_name: str, force: bool = False) -> bool:
+    def delete(self, job_name: str, force: bool = False, version: int = ANY_VERSION) -> bool:
         """Delete a job once its run has ended, or at once with `force`, which cancels the run."""
 
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
@@ -223,6 +266,13 @@ class AdminStore(Protocol):
 
     def purge_nodes(self, keep_seconds: float) -> None:
         """Forget nodes that were not alive for so long."""
+
+
+class TransferStore(Protocol):
+    """What jobs need that come from elsewhere, in batches."""
+
+    def place(self, arrivals: Sequence[JobArrival], changes: Sequence[JobChange]) -> set[str]:
+        """Write a batch, all of it; or nothing, where somebody else was faster: then these names are returned."""
 
 
 class NodeStore(Protocol):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from celery_sqlbeat.lifecycle import FAILED, LONGEST_REASON, RUNNING, TRANSITIONS, Ending
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.session import Rows, Session
+from celery_sqlbeat.store.session import Row, Rows, Session
 
 _LONGEST_ERROR = 2000  # characters; the last line of a traceback says what happened
 _LONGEST_TRACEBACK = 16000
@@ -40,28 +40,14 @@ def release(
         "only_ended": int(only_ended),
         "grace_seconds": grace_seconds,
     }
+    if database.does_at_once("finish_at_once") and not (only_unstarted or only_ended):
+        return _finish_at_once(database, namespace, ordered, guard)
     job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
         released = session.fetch("release_jobs", job_rows, **guard)
         free = {row[0] for row in released}
-        run_rows = [
-            (
-                run_id,
-                claim_id,
-                fence,
-                job_id in free,
-                end.state,
-                _via(end.state),
-                _storable(end.reason, LONGEST_REASON),
-                end.retry_seconds,
-                end.failures,
-                end.lost_leases,
-                _storable(end.error, _LONGEST_ERROR),
-                _storable(end.traceback, _LONGEST_TRACEBACK),
-            )
-            for job_id, run_id, claim_id, fence, end in ordered
-        ]
+        run_rows = [(one.run_id, one.claim_id, one.fence, one.job_id in free, *_end_of(one.ending)) for one in ordered]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
         if only_unstarted or only_ended:
             # An overlapping run that has begun goes on by itself, but its job is free.
@@ -71,10 +57,39 @@ def release(
         return closed
 
     def settle(session: Session) -> set[str] | None:
-        rows = [(one.run_id, one.claim_id, one.fence, one.ending.state) for one in ordered]
-        return {row[0] for row in session.fetch("read_endings", rows)} or None
+        return {row[0] for row in session.fetch("read_endings", _endings(ordered))} or None
 
     return database.write(work, settle)
+
+
+def _finish_at_once(
+    database: Database, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
+) -> set[str]:
+    """The same as one statement."""
+    rows = [(one.job_id, one.run_id, one.claim_id, one.fence, *_end_of(one.ending)) for one in ordered]
+
+    def settle(session: Session) -> list[Row] | None:
+        return session.fetch("read_endings", _endings(ordered)) or None
+
+    return {row[0] for row in database.fetch("finish_at_once", rows, settle, namespace=namespace, **guard)}
+
+
+def _endings(ordered: Sequence[Release]) -> Rows:
+    return [(one.run_id, one.claim_id, one.fence, one.ending.state) for one in ordered]
+
+
+def _end_of(end: Ending) -> Row:
+    """The last columns of a row of close_runs."""
+    return (
+        end.state,
+        _via(end.state),
+        _storable(end.reason, LONGEST_REASON),
+        end.retry_seconds,
+        end.failures,
+        end.lost_leases,
+        _storable(end.error, _LONGEST_ERROR),
+        _storable(end.traceback, _LONGEST_TRACEBACK),
+    )
 
 
 def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:

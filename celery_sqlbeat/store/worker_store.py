@@ -6,8 +6,9 @@ from operator import itemgetter
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.protocol import Extended
 from celery_sqlbeat.store.run_store import Release, release
-from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.session import Row, Session
 
 _BY_RETRIES = itemgetter(StartRequest._fields.index("celery_retries"))
 
@@ -33,27 +34,39 @@ class SqlWorkerStore:
         if not rows:
             return {}
         scope = {"namespace": self._namespace, "worker": self._worker}
+        if self._database.does_at_once("start_at_once"):
+            return _begun(self._database.fetch("start_at_once", rows, **scope), rows)
 
         def work(session: Session) -> dict[str, StartedRun]:
             won = {row[0]: row[1:] for row in session.fetch("start_jobs", rows, **scope)}
             candidates = [(*row, *won.get(row.run_id, (None, None))) for row in rows]
-            asked = {row.run_id: row.start_id for row in rows}
-            begun = session.fetch("start_runs", candidates, **scope)
-            return {row[0]: StartedRun._make((*row, asked[row[0]])) for row in begun}
+            return _begun(session.fetch("start_runs", candidates, **scope), rows)
 
         return self._database.write(work)
 
-    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> set[str]:
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         ordered = sorted(held, key=lambda one: one[0].run_id)
         leased = [(r.job_id, r.run_id, r.claim_id, r.fence, seconds) for r, seconds in ordered if r.exclusive]
         overlapping = [(r.run_id, r.claim_id, r.fence, seconds) for r, seconds in ordered if not r.exclusive]
-        kept: set[str] = set()
-        if leased:
-            kept |= {row[0] for row in self._database.fetch("extend_leases", leased)}
-        if overlapping:
-            kept |= {row[0] for row in self._database.fetch("extend_held", overlapping)}
-        return {run.run_id for run, _ in held} - kept
+        missed, busy = self._extend("extend_leases", "read_busy_leases", leased, at=1)
+        missed_held, busy_held = self._extend("extend_held", "read_busy_held", overlapping, at=0)
+        busy |= busy_held
+        return Extended((missed | missed_held) - busy, busy)
+
+    def _extend(self, extend: str, read_busy: str, rows: Sequence[Row], at: int) -> tuple[set[str], set[str]]:
+        """The run ids missed, and those of them that are not lost; `at` is where a row has its run id."""
+        if not rows:
+            return set(), set()
+        kept = {row[0] for row in self._database.fetch(extend, rows)}
+        missed = [row[:-1] for row in rows if row[at] not in kept]
+        busy = {row[0] for row in self._database.read(read_busy, missed)} if missed else set()
+        return {row[at] for row in missed}, busy
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run, ending in outcomes]
         return {one.run_id for one in releases} - release(self._database, self._namespace, releases)
+
+
+def _begun(found: Sequence[Row], rows: Sequence[StartRequest]) -> dict[str, StartedRun]:
+    asked = {row.run_id: row.start_id for row in rows}
+    return {row[0]: StartedRun._make((*row, asked[row[0]])) for row in found}

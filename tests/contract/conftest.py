@@ -1,7 +1,5 @@
 """The databases that the contract is tested on. A test that takes `world` runs once for each of them."""
 
-import contextlib
-import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +11,18 @@ import pytest
 
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.mssql_batch import scalar
 from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.sqlite import Sqlite
 from celery_sqlbeat.store.sqlite_values import text_of
 from celery_sqlbeat.url import database_url
+from tests import mssql
 from tests.contract.world import World
 from tests.servers import server
 
 DATABASES = ("sqlite", "postgresql", "mssql")
+# Where locks decide, SQL Server is tried with READ_COMMITTED_SNAPSHOT off, as it comes, and on, as on Azure SQL.
+RACING = ("sqlite", "postgresql", "mssql-locks", "mssql-snapshots")
 
 Sql = Callable[[str, Sequence[Any]], list[Mapping[str, Any]]]
 
@@ -47,7 +49,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         server("postgresql")
         yield from _postgresql(request.getfixturevalue("postgresql_database")())
     else:
-        yield from _mssql(server("mssql"))
+        snapshots = {"mssql": None, "mssql-locks": False, "mssql-snapshots": True}[request.param]
+        server("mssql")
+        yield from _mssql(request.getfixturevalue("mssql_database")(snapshots))
 
 
 @pytest.fixture
@@ -101,22 +105,16 @@ def _postgresql(where: str) -> Iterator[Place]:
     by_hand.close()
 
 
-def _mssql(odbc: str) -> Iterator[Place]:
-    import pyodbc
-
+def _mssql(own: str) -> Iterator[Place]:
     from celery_sqlbeat.store.mssql import Mssql
 
-    name = f"sqlbeat_test_{secrets.token_hex(6)}"
-    administrator = pyodbc.connect(odbc, autocommit=True)
-    administrator.execute(f"CREATE DATABASE {name}")
-    own = re.sub(r"(?i);?\s*database=[^;]*", "", odbc) + f";Database={name}"
     url = database_url(f"mssql+odbc:{own}")
-    by_hand = pyodbc.connect(own, autocommit=True)
+    by_hand = mssql.connect(own)
     by_hand.execute("CREATE TABLE TestClock (At datetime2(6) NOT NULL)")
     by_hand.execute("INSERT INTO TestClock VALUES (SYSUTCDATETIME())")
 
     def sql(text: str, values: Sequence[Any]) -> list[Mapping[str, Any]]:
-        plain = [value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values]
+        plain = [scalar(value) for value in values]
         cursor = by_hand.execute(text, *plain)
         if cursor.description is None:
             return []
@@ -124,15 +122,11 @@ def _mssql(odbc: str) -> Iterator[Place]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def set_clock(instant: datetime) -> None:
-        by_hand.execute("UPDATE TestClock SET At = ?", instant.replace(tzinfo=None))
+        by_hand.execute("UPDATE TestClock SET At = ?", scalar(instant))
 
     _migrate(Mssql(url))
     yield Place(lambda: Mssql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, f"mssql+odbc:{own}")
     by_hand.close()
-    with contextlib.suppress(pyodbc.Error):  # not every server knows it; then the tests must have closed everything
-        administrator.execute(f"ALTER DATABASE {name} SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
-    administrator.execute(f"DROP DATABASE {name}")
-    administrator.close()
 
 
 def _migrate(dialect: Dialect) -> None:

@@ -29,6 +29,7 @@ class Side:
         self.name = dialect.name
         self.errors = dialect.errors
         self.single_statements_commit = True
+        self.at_once = dialect.at_once
         self.classify, self.explain = dialect.classify, dialect.explain
         self._inner = dialect
         self._watch = watch

@@ -172,7 +172,7 @@ def test_a_running_job_is_deleted_by_force_and_its_run_is_cancelled(world: World
     world.admin.delete(name, force=True)
     assert world.admin.jobs([name]) == {}
     assert world.states(name) == ["cancelled"]
-    assert world.worker.extend([(run, 120)]) == {run.run_id}
+    assert world.worker.extend([(run, 120)]).lost == {run.run_id}
     assert not world.finish(run)
 
 
@@ -305,7 +305,7 @@ def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
     assert world.admin.purge_dead([]) == set()
     assert world.beat.mark_published([]) == set()
     assert world.worker.start([]) == {}
-    assert world.worker.extend([]) == set()
+    assert world.worker.extend([]).lost == set()
     assert world.worker.finish([]) == set()
     assert len(world.admin.add_jobs([draft(f"{n:04}") for n in range(amount)])) == amount
     assert len(world.claim().claims) == amount

@@ -158,5 +158,5 @@ def test_a_job_unlocked_by_hand_runs_again_under_a_new_attempt(world: World) -> 
     claim = world.claim_one()
     assert claim.slot.scheduled_for == run.scheduled_for
     assert world.states(name) == ["retry", "claimed"]
-    assert world.worker.extend([(run, 120)]) == {run.run_id}
+    assert world.worker.extend([(run, 120)]).lost == {run.run_id}
     assert not world.finish(run)

@@ -7,6 +7,8 @@ import pytest
 
 from celery_sqlbeat.lifecycle import given_back
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.store.protocol import Extended
+from tests.contract.conftest import Place
 from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
 
 
@@ -24,7 +26,7 @@ def test_a_heartbeat_moves_the_lease_and_not_the_claim(world: World) -> None:
     name = world.add()
     run = world.running()
     world.later(30)
-    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.worker.extend([(run, LEASE)]).lost == set()
     assert world.instant(name, "lockedat") == world.now
     assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=LEASE)
     assert world.instant(name, "claimedat") == NOON
@@ -38,7 +40,7 @@ def test_a_heartbeat_extends_only_its_own_lease(world: World) -> None:
     world.running()
     world.later(30)
     before = world.job(other)
-    assert world.worker.extend([(mine, LEASE)]) == set()
+    assert world.worker.extend([(mine, LEASE)]).lost == set()
     assert world.job(other) == before
 
 
@@ -46,7 +48,7 @@ def test_one_heartbeat_extends_each_lease_by_its_own_length(world: World) -> Non
     long, short = world.add(LockTimeoutMinutes=10), world.add(LockTimeoutMinutes=1)
     runs = world.worker.start([world.request(claim) for claim in world.claim().claims])
     world.later(10)
-    assert world.worker.extend([(run, run.lease_seconds) for run in runs.values()]) == set()
+    assert world.worker.extend([(run, run.lease_seconds) for run in runs.values()]).lost == set()
     assert world.instant(long, "leaseendsat") == world.now + timedelta(minutes=10)
     assert world.instant(short, "leaseendsat") == world.now + timedelta(minutes=1)
 
@@ -61,13 +63,13 @@ def test_a_heartbeat_returns_the_lost_ones_and_extends_the_rest(world: World) ->
     world.finish(gone)
     world.later(5)
     held = [(run, LEASE) for run in (*runs, gone, kept)]
-    assert world.worker.extend(held) == {runs[1].run_id, gone.run_id}
+    assert world.worker.extend(held).lost == {runs[1].run_id, gone.run_id}
     assert world.instant(names[0], "leaseendsat") == world.now + timedelta(seconds=LEASE)
     assert world.job(names[1])["leaseendsat"] is None
 
 
 def test_no_leases_are_no_losses(world: World) -> None:
-    assert world.worker.extend([]) == set()
+    assert world.worker.extend([]).lost == set()
 
 
 @pytest.mark.parametrize("field", ["run_id", "claim_id", "fence"])
@@ -78,7 +80,7 @@ def test_a_heartbeat_needs_run_claim_and_fence_each(world: World, field: str) ->
     for run in (leased, held):
         wrong: dict[str, Any] = {field: run.fence - 1 if field == "fence" else world.ids.one()}
         forged = run._replace(**wrong)
-        assert world.worker.extend([(forged, 3600)]) == {forged.run_id}
+        assert world.worker.extend([(forged, 3600)]).lost == {forged.run_id}
     assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=LEASE)
 
 
@@ -87,7 +89,7 @@ def test_a_lease_past_its_end_is_still_its_holders_until_somebody_takes_it(world
     name = world.add()
     run = world.running()
     world.later(LEASE + 60)
-    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.worker.extend([(run, LEASE)]).lost == set()
     assert world.beat.ended(10) == []
     assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=LEASE)
 
@@ -97,7 +99,7 @@ def test_a_heartbeat_never_resurrects_a_run_that_ended(world: World) -> None:
     run = world.running()
     world.finish(run)
     before = world.job(name)
-    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.worker.extend([(run, LEASE)]).lost == {run.run_id}
     assert world.job(name) == before
 
 
@@ -106,7 +108,7 @@ def test_a_heartbeat_never_resurrects_a_lease_that_was_taken(world: World) -> No
     run = world.running()
     world.later(LEASE)
     world.sweep()
-    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.worker.extend([(run, LEASE)]).lost == {run.run_id}
     assert world.job(name)["lockedby"] is None
 
 
@@ -119,7 +121,7 @@ def test_a_heartbeat_does_not_touch_the_lease_of_the_successor(world: World) -> 
     assert successor.run_id != zombie.run_id
     before = world.job(name)
     world.later(10)
-    assert world.worker.extend([(zombie, 3600)]) == {zombie.run_id}
+    assert world.worker.extend([(zombie, 3600)]).lost == {zombie.run_id}
     assert world.job(name) == before
 
 
@@ -130,22 +132,22 @@ def test_a_heartbeat_of_the_attempt_before_it_was_un_started_is_lost(world: Worl
     world.finish(zombie, given_back("shutdown"))
     run = world.running()
     assert run.run_id == zombie.run_id
-    assert world.worker.extend([(zombie, LEASE)]) == {zombie.run_id}
-    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.worker.extend([(zombie, LEASE)]).lost == {zombie.run_id}
+    assert world.worker.extend([(run, LEASE)]).lost == set()
 
 
 def test_a_heartbeat_is_lost_after_an_unlocking_by_hand(world: World) -> None:
     name = world.add()
     run = world.running()
     world.change(name, LockedBy=None)
-    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.worker.extend([(run, LEASE)]).lost == {run.run_id}
 
 
 def test_overlapping_runs_have_leases_of_their_own(world: World) -> None:
     run = overlapping(world)
     before = world.job(run.job_name)
     world.later(30)
-    assert world.worker.extend([(run, 300)]) == set()
+    assert world.worker.extend([(run, 300)]).lost == set()
     (row,) = world.runs(run.job_name)
     assert as_instant(row["leaseendsat"]) == world.now + timedelta(seconds=300)
     assert row["heldby"] == "worker-1"
@@ -156,4 +158,44 @@ def test_an_overlapping_run_that_was_taken_for_lost_is_lost(world: World) -> Non
     run = overlapping(world)
     world.later(LEASE)
     world.sweep()
-    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.worker.extend([(run, LEASE)]).lost == {run.run_id}
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_row_that_somebody_keeps_locked_is_neither_lost_nor_in_the_way_of_the_others(
+    world: World, place: Place, columns: dict[str, Any]
+) -> None:
+    """An operator's open transaction on one job must not end the leases of everything that a worker runs."""
+    if place.address.startswith("sqlite"):
+        pytest.skip("SQLite locks no single rows")
+    runs = []
+    for _ in range(3):
+        world.add(**columns)
+        claim = world.claim_one()
+        if columns:
+            world.beat.mark_dispatched([claim])
+        run = world.start(claim)
+        assert run is not None
+        runs.append(run)
+    session = place.dialect().connect()
+    session.begin()
+    session.script(
+        f"UPDATE JobRuns SET Reason = NULL WHERE RunId = '{runs[1].run_id}'"
+        if columns
+        else f"UPDATE Jobs SET Fence = Fence WHERE Id = '{runs[1].job_id}'"
+    )
+    try:
+        world.later(10)
+        assert world.worker.extend([(run, LEASE) for run in runs]) == Extended(set(), {runs[1].run_id})
+    finally:
+        session.rollback()
+        session.close()
+    assert world.worker.extend([(run, LEASE) for run in runs]) == Extended(set(), set())
+
+
+def test_one_statement_extends_more_leases_than_any_worker_holds(world: World) -> None:
+    world.add()
+    run = world.running()
+    others = [run._replace(run_id=world.ids.one(), job_id=world.ids.one()) for _ in range(2500)]
+    lost, busy = world.worker.extend([(one, LEASE) for one in (run, *others)])
+    assert lost == {one.run_id for one in others} and busy == set()

@@ -27,7 +27,10 @@ from tests.contract.world import World
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["postgresql"], indirect=True)]
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-PASSED_OVER = [frozenset({"read_due"}), frozenset({"read_outbox"}), frozenset({"read_due", "read_outbox"})]
+PASSED_OVER = {  # what never waits: it passes by what the other one holds
+    "claim": [frozenset({"read_due"}), frozenset({"read_outbox"}), frozenset({"read_due", "read_outbox"})],
+    "extend": [frozenset({"extend_leases"}), frozenset({"extend_held"})],
+}
 
 
 @pytest.mark.parametrize(("state", "operations"), STATES, ids=[state.__name__ for state, _ in STATES])
@@ -75,8 +78,8 @@ class Bench:
         rows: set[str] = set()
         allowed = self._serial(works, rows)
         alone = [self._rows_alone(names[at], works, at) for at in (0, 1)]
-        for side, passed in itertools.product(self._sides, PASSED_OVER):
-            if names[self._sides.index(side)] == "claim":  # it never waits: what the other one holds is passed over
+        for side, name in zip(self._sides, names, strict=True):
+            for passed in PASSED_OVER.get(name, ()):
                 side.passes_over = passed
                 allowed |= self._serial(works, set())
                 side.passes_over = frozenset()

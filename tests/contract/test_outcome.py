@@ -607,7 +607,7 @@ def test_an_overlapping_run_unlocked_by_hand_is_lost_to_its_holder(world: World)
     run = world.running()
     world.change(name, LockedBy=None)
     assert world.claim_one().slot.attempt == 2
-    assert world.worker.extend([(run, LEASE)]) == {run.run_id}
+    assert world.worker.extend([(run, LEASE)]).lost == {run.run_id}
     assert not world.finish(run)
     world.later(LEASE)
     assert {lease.attempt for lease in world.beat.ended(10)} == {2}

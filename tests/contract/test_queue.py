@@ -122,7 +122,7 @@ def test_giving_back_an_overlapping_run_that_began_frees_its_job_only(world: Wor
     assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)
     assert world.states(name) == ["running"]
     assert world.claim().claims == []
-    assert run is not None and world.worker.extend([(run, LEASE)]) == set()
+    assert run is not None and world.worker.extend([(run, LEASE)]).lost == set()
     assert world.finish(run)
 
 
@@ -233,7 +233,7 @@ def test_an_overlapping_run_that_began_outlives_the_beat_that_claimed_it(world: 
     assert world.states(name) == ["running"]
     assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     assert world.claim().claims == []
-    assert run is not None and world.worker.extend([(run, LEASE)]) == set()
+    assert run is not None and world.worker.extend([(run, LEASE)]).lost == set()
 
 
 def test_an_overlapping_run_and_its_jobs_lock_may_end_together(world: World) -> None:
@@ -417,7 +417,7 @@ def test_an_overlapping_lease_that_was_extended_meanwhile_is_not_taken(world: Wo
     world.worker.extend([(run, LEASE)])
     world.beat.reclaim([(lease, after_lost_lease(0, 5)) for lease in leases])
     assert world.states(name) == ["running"]
-    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.worker.extend([(run, LEASE)]).lost == set()
 
 
 def test_grace_gives_living_workers_the_first_word(world: World) -> None:

@@ -11,22 +11,28 @@ from typing import Any, cast
 
 import pytest
 
+from celery_sqlbeat import masking
 from celery_sqlbeat.errors import MigrationChanged, SchemaError, StoreError
 from celery_sqlbeat.store import Store, migrations
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.migrations import Migration
+from celery_sqlbeat.store.mssql_batch import split_batches
 from celery_sqlbeat.store.opening import dialect_for
 from celery_sqlbeat.url import database_url
+from tests import mssql
 from tests.servers import server
 
 TABLES = {"changes", "jobruns", "jobs", "nodes", "storeinfo", "schemamigrations"}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mssql"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
+    if request.param == "mssql":
+        server("mssql")
+        return f"mssql+odbc:{request.getfixturevalue('mssql_database')()}"
     server("postgresql")
     return cast(str, request.getfixturevalue("postgresql_database")())
 
@@ -55,6 +61,8 @@ def write(store: Store, text: str) -> None:
 def tables(store: Store) -> set[str]:
     if store.database.dialect.name == "sqlite":
         return {row[0].lower() for row in run(store, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if store.database.dialect.name == "mssql":
+        return {row[0] for row in run(store, "SELECT LOWER(name) FROM sys.tables")}
     return {row[0] for row in run(store, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
 
 
@@ -215,13 +223,28 @@ def test_the_creation_script_makes_the_same_database(store: Store, empty: str) -
     script = migrations.creation_script(store.database.dialect.name)
     if store.database.dialect.name == "sqlite":
         by_hand: Callable[[str], Any] = sqlite3.connect(database_url(empty).name).executescript
+    elif store.database.dialect.name == "mssql":
+        by_hand = mssql.connect(empty.removeprefix(masking.ODBC)).execute
     else:
         psycopg = pytest.importorskip("psycopg")
         by_hand = psycopg.connect(empty, autocommit=True).execute
-    by_hand(script)
+    for batch in split_batches(script) if store.database.dialect.name == "mssql" else [script]:
+        by_hand(batch)
     by_hand.__self__.close()  # type: ignore[attr-defined]
     store.check_schema()
     assert store.migrate() == []
     name = f"job-{secrets.token_hex(3)}"
     write(store, f"INSERT INTO Jobs (JobName, TaskName) VALUES ('{name}', 'app.task')")
     assert name in store.for_admin().jobs([name])
+
+
+def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: Store) -> None:
+    store.migrate()
+    before = store.database.read("read_migrations")
+    for number, checksum in before:
+        store.database.write(
+            lambda session, number=number, checksum=checksum: session.fetch(  # type: ignore[misc]
+                "note_migration", number=number, name="again", checksum=checksum
+            )
+        )
+    assert store.database.read("read_migrations") == before

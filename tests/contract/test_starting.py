@@ -193,7 +193,7 @@ def test_a_dispatched_run_starts_late_under_a_higher_fence_and_an_exclusive_leas
     assert world.job(name)["lockedby"] == "worker-1"
     world.later(60)
     assert world.claim().claims == []
-    assert world.worker.extend([(run, LEASE)]) == set()
+    assert world.worker.extend([(run, LEASE)]).lost == set()
     assert world.finish(run)
     assert world.states(name)[0] == "success"
 

@@ -394,7 +394,7 @@ class Walk(RuleBasedStateMachine):
     def extend(self, runs: list[StartedRun], worker: int) -> None:
         mine = [run for run in runs if self.holds(run)]
         with self.answer(bool(mine)):
-            lost = self.workers[worker].extend([(run, LEASE) for run in runs])
+            lost = self.workers[worker].extend([(run, LEASE) for run in runs]).lost
         assert lost == {run.run_id for run in runs} - {run.run_id for run in mine}
         for run in mine:
             until = self.world.now + timedelta(seconds=LEASE)
@@ -505,7 +505,7 @@ class Walk(RuleBasedStateMachine):
         requests = [request for request in requests if not self.may_start(request)]
         beat, worker = self.beats[1], self.workers[1]
         with self.answer(False):
-            assert worker.extend([(run, 9999) for run in runs]) == {run.run_id for run in runs}
+            assert worker.extend([(run, 9999) for run in runs]).lost == {run.run_id for run in runs}
             for kind in ("success", "failed", "un-started"):
                 assert worker.finish([(run, ending_of(run, kind)) for run in runs]) == {run.run_id for run in runs}
             assert worker.start(requests) == {}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests import servers
+from tests import conftest, servers
 from tests.conftest import is_left_behind, new_name
 from tests.servers import required, server
 
@@ -41,4 +41,6 @@ def test_a_database_is_left_behind_when_the_run_that_made_it_is_dead() -> None:
     assert not is_left_behind(alive)
     assert is_left_behind(alive.replace(f"_{os.getpid()}_", f"_{gone.pid}_"))
     assert is_left_behind(f"sqlbeat_test_{os.getpid()}_5f000000_00")
+    elsewhere = alive[: -len(new_name().rpartition("_")[2])] + "ffff" + "0" * 8
+    assert not is_left_behind(elsewhere.replace(f"_{os.getpid()}_", f"_{gone.pid}_")) or conftest._HOST == "ffff"
     assert not is_left_behind("sqlbeat_test_of_somebody")

@@ -83,6 +83,14 @@ def test_the_waits_grow_up_to_a_bound_below_a_heartbeat() -> None:
     assert waits[-1] == waits[-2] == 15.0
 
 
+def test_the_waits_stay_below_a_shorter_heartbeat_too() -> None:
+    clock = Clock()
+    breaker = Breaker(clock, lambda: 1.0, longest=1.0)
+    for _ in range(12):
+        breaker.failed()
+    assert breaker.seconds_to_wait() == 1.0
+
+
 def test_half_of_the_wait_is_jitter() -> None:
     longest = opened(Clock(), 1.0).seconds_to_wait()
     assert opened(Clock(), 0.0).seconds_to_wait() == longest / 2

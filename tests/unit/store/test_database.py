@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from celery_sqlbeat.config import read_settings
 from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.database import Conflict, Database
@@ -176,18 +177,15 @@ def test_what_is_no_error_of_the_driver_is_passed_on_and_the_work_undone() -> No
 
 
 @pytest.mark.parametrize("fault", sorted(AGAIN, key=str))
-def test_a_database_that_stays_away_is_given_up_after_the_patience(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_stays_away_is_given_up_after_the_patience(fault: Fault) -> None:
     clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     script = Script(work=[fault] * 10_000)
 
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
     with pytest.raises(DatabaseAway, match="what the driver said"):
-        Timed(script, sleep=sleep, patience=3.0).write()
+        Timed(script, sleep=sleep, patience=3.0, clock=lambda: clock[0]).write()
     assert 2 <= script.log.count("work") <= 700
     assert clock[0] <= 3.0 + 2 * WAITS[fault][1]
 
@@ -236,3 +234,41 @@ def test_an_answer_that_is_an_error_shows_that_the_database_is_there() -> None:
         Timed(Script(work=[Fault.CONFLICT]), breaker=breaker).write()
     breaker.failed()
     assert not breaker.is_open
+
+
+@pytest.mark.parametrize("heartbeat", [0.3, 1.0, 6.0, 30.0])
+@pytest.mark.parametrize("fault", list(WAITS))
+@pytest.mark.parametrize("slow", [0, 1, 2, 10**9])
+def test_a_call_that_fails_as_slowly_as_it_can_ends_within_a_heartbeat(
+    fault: Fault, heartbeat: float, slow: int
+) -> None:
+    """The first try, the patience, and one last try: each as long as a statement may take."""
+    settings = read_settings(
+        {"sqlbeat_heartbeat_interval": heartbeat, "sqlbeat_dispatch_timeout": max(0.5, heartbeat)}, {}
+    )
+    now = [0.0]
+    tries = [0]
+
+    class Slow(Script):
+        def connect(self) -> Any:
+            tries[0] += 1
+            # Slow at once, or fast as long as it is tried again and slow in the end.
+            now[0] += (
+                settings.statement_timeout if tries[0] <= slow or now[0] >= settings.statement_timeout * 0.9 else 0
+            )
+            raise DriverError(fault)
+
+    database = Database(
+        cast(Any, Slow()),
+        patience=settings.statement_timeout,
+        breaker=Breaker(lambda: now[0], longest=settings.heartbeat_interval / 2),
+        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
+        rnd=lambda: 1.0,
+        clock=lambda: now[0],
+    )
+    with pytest.raises(DatabaseAway):
+        database.read("work")
+    assert tries[0] > 1
+    assert now[0] <= 3 * settings.statement_timeout <= settings.heartbeat_interval + 1e-9
+    # Whether the breaker opened or not, the next one is asked before the next heartbeat is over.
+    assert database._breaker.seconds_to_wait() <= settings.heartbeat_interval / 2

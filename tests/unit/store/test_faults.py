@@ -102,6 +102,7 @@ def test_a_busy_file_is_transient(tmp_path: Path) -> None:
     other.close()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # 3.13 says so of one that never opened
 def test_a_file_that_cannot_be_opened_is_a_lost_connection(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError) as caught:
         sqlite3.connect(tmp_path / "missing" / "jobs.db")

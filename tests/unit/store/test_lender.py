@@ -27,7 +27,7 @@ class FakeSession:
         self.closed += 1
 
 
-def lender(connect: Callable[[], object] = FakeSession, **options: bool) -> Lender:
+def lender(connect: Callable[[], object] = FakeSession, **options: Any) -> Lender:
     return Lender(cast(Any, connect), **options)
 
 
@@ -90,6 +90,17 @@ def test_a_discarded_session_is_closed_and_not_lent_again() -> None:
     some.discard(session)
     assert session.closed == 1
     assert some.borrow() is not session
+
+
+def test_a_session_that_is_spent_is_closed_instead_of_lent() -> None:
+    spent: set[object] = set()
+    some = lender(is_spent=lambda session: session in spent)
+    first, second = cast(Any, some.borrow()), cast(Any, some.borrow())
+    some.give_back(first)
+    some.give_back(second)
+    spent.add(second)
+    assert cast(Any, some.borrow()) is first
+    assert (first.closed, second.closed, some._lent) == (0, 1, 1)
 
 
 def test_a_child_borrows_a_session_of_its_own_and_closes_none_of_its_parent() -> None:

@@ -1,0 +1,61 @@
+"""Beats of one namespace keep to one broker: the later one gives way while an earlier one lives."""
+
+import pytest
+
+from celery_sqlbeat.beat.standing import Standing
+from celery_sqlbeat.errors import OtherBroker
+from tests.contract.world import World
+
+ALIVE = 30.0
+REDIS, OTHER_REDIS, RABBITMQ = "redis//one:6379/0", "redis//two:6379/0", "amqp//one:5672//"
+
+
+def beat(world: World, broker: str | None) -> Standing:
+    return Standing(world.store.nodes(), "0.1.0", None, 3600, ALIVE, broker=broker)
+
+
+def test_beats_of_one_broker_stand_side_by_side(world: World) -> None:
+    for broker in (REDIS, REDIS, OTHER_REDIS, None):
+        beat(world, broker).join(ALIVE)
+    assert len(world.store.nodes().seen(ALIVE)) == 4
+
+
+def test_a_beat_of_another_broker_is_refused_and_not_registered(world: World) -> None:
+    first = beat(world, REDIS)
+    first.join(ALIVE)
+    with pytest.raises(OtherBroker, match=f"{RABBITMQ}.*{first.name}.*{REDIS}"):
+        beat(world, RABBITMQ).join(ALIVE)
+    assert [node.node_id for node in world.store.nodes().seen(ALIVE)] == [first.name]
+
+
+@pytest.mark.parametrize("ends", ["in order", "by force"])
+def test_the_other_broker_may_come_once_nobody_uses_the_first(world: World, ends: str) -> None:
+    first, second = beat(world, REDIS), beat(world, RABBITMQ)
+    first.join(ALIVE)
+    if ends == "in order":
+        first.say_stopped()
+    else:
+        world.later(ALIVE + 1)
+    second.join(ALIVE)
+    with pytest.raises(OtherBroker):
+        beat(world, REDIS).join(ALIVE)
+
+
+def test_of_two_beats_that_start_in_one_moment_the_later_gives_way(world: World) -> None:
+    """Staged: the second registers after the first has looked around and before it registers."""
+    first, second = beat(world, REDIS), beat(world, RABBITMQ)
+    note = first._nodes.note
+    second_at: list[object] = []
+
+    def note_late(node: object) -> object:
+        if not second_at:
+            second_at.append(second.join(ALIVE))
+            world.later(1)
+        return note(node)  # type: ignore[arg-type]
+
+    first._nodes.note = note_late  # type: ignore[method-assign, assignment]
+    with pytest.raises(OtherBroker):
+        first.join(ALIVE)
+    living = [node.node_id for node in world.store.nodes().seen(ALIVE) if node.stopped_at is None]
+    assert living == [second.name]
+    second.join(ALIVE)
