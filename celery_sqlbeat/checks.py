@@ -168,3 +168,14 @@ def shown(value: object) -> object:
     except Exception:  # a foreign object, or an int of thousands of digits
         return f"<{type(value).__name__}>"
     return value if len(text) <= 200 else text[:197] + "..."
+
+
+def is_text(value: object) -> bool:
+    """Whether every database can hold this; a file's name or a word from a shell may have bytes that are no text."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

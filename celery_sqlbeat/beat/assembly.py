@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import celery_sqlbeat
+from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.entries import read_entries
@@ -20,16 +21,16 @@ from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.beat.zone import app_zone
+from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
 from celery_sqlbeat.store import Store
 
 logger = logging.getLogger(__name__)
 
-_POLLS_ALIVE = 3  # a beat says at every poll that it is alive; after so many missed ones it is not
-_LEAST_ALIVE = 10.0  # seconds; a busy host may hold a beat up for longer than a few short polls
 _RECONNECT_SECONDS = 15.0  # the longest that a worker's breaker waits before it tries the database again
 
 
@@ -48,6 +49,8 @@ def assemble(
     publisher: Publisher,
     schedule: Mapping[Any, Any],
     stock: Mapping[str, StockRun],
+    bystanders: Bystanders | None = None,
+    machine: Machine = THIS_MACHINE,
 ) -> Parts:
     """Everything that a beat needs, once the tables are there and say what the code says."""
     if settings.creates_tables:
@@ -64,10 +67,12 @@ def assemble(
         celery_sqlbeat.__version__,
         code.release,
         settings.worker_memory,
-        settings.heartbeat_interval * settings.heartbeat_failures,
+        settings.worker_alive,
         code.owner,
+        fingerprint(app.connection_for_write()),
+        machine,
     )
-    server_now = standing.say_alive()
+    server_now = standing.join(settings.beat_alive)
     rules = Rules(
         settings.policies,
         app_zone(app),
@@ -76,16 +81,25 @@ def assemble(
         app.conf.beat_cron_starting_deadline,
     )
     first = first_runs(code, server_now, stock)
-    imported = CodePlanner(code, rules, first, stock)
+    imported = CodePlanner(code, rules, first, stock, machine.ids)
     differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
-    alive_seconds = max(_LEAST_ALIVE, _POLLS_ALIVE * settings.poll_interval)
-    importing = Importing(store.for_code(), code, imported, alive_seconds, differs)
+    importing = Importing(store.for_code(), code, imported, settings.beat_alive, differs)
     importing.bring()
-    planner = Planner(rules, code=custom_slots(code, imported.since))
-    sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval)
+    planner = Planner(rules, machine.ids, custom_slots(code, imported.since))
+    sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
     calls = CodeCalls(code)
-    firing = Firing(beat_store, planner, publisher, standing, calls, settings.batch_size, settings.dispatch_timeout)
+    firing = Firing(
+        beat_store,
+        planner,
+        publisher,
+        standing,
+        calls,
+        settings.batch_size,
+        settings.dispatch_timeout,
+        machine.clock,
+        machine.random,
+    )
     reaping = Reaping(
         beat_store,
         publisher,
@@ -95,8 +109,12 @@ def assemble(
         settings.max_lost_leases,
         settings.dispatch_timeout,
         settings.batch_size,
+        machine.clock,
+        bystanders,
     )
-    tending = Tending(beat_store, store.for_admin(), planner, settings.lock_timeout, settings.history_days)
+    tending = Tending(
+        beat_store, store.for_admin(), planner, settings.lock_timeout, settings.history_days, machine.clock
+    )
     tick = Tick(
         beat_store,
         publisher,
@@ -109,6 +127,7 @@ def assemble(
         calls.keys,
         settings.poll_interval,
         settings.notice_interval,
+        machine.clock,
     )
     return Parts(tick, standing, firing)
 

@@ -1,13 +1,14 @@
-"""One fire, from the claim to the mark: claim a batch, publish it, record what the broker has, give back the rest."""
+"""One fire, from the claim to the mark: claim a batch, send it, record what the broker has, give back the rest."""
 
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from celery_sqlbeat.beat.code_calls import CodeCalls
-from celery_sqlbeat.beat.publishing import Published, Publisher, Sent
+from celery_sqlbeat.beat.publishing import Published, Publisher, Sending, Sent
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.model import Claim
@@ -19,6 +20,14 @@ logger = logging.getLogger(__name__)
 _MARK_SHARE = 0.3
 # Seconds before a slot that was not published is due again; a message that no broker takes must not keep beat busy.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+
+
+class _InFlight(NamedTuple):
+    """A batch that the broker has not confirmed yet."""
+
+    claims: Sequence[Claim]
+    sending: Sending
+    until: float
 
 
 class _Unrecorded(NamedTuple):
@@ -50,6 +59,7 @@ class Firing:
         batch_size: int,
         dispatch_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        rnd: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -59,12 +69,17 @@ class Firing:
         self._batch_size = batch_size
         self._dispatch_seconds = dispatch_seconds
         self._clock = clock
-        self._unrecorded: _Unrecorded | None = None
+        self._random = rnd
+        self._in_flight: _InFlight | None = None
+        self._unrecorded: deque[_Unrecorded] = deque()
         self._refusals: dict[str, int] = {}
         self._unleased: set[str | None] = set()
 
     def fire(self) -> Fired:
-        """Fire one batch."""
+        """Claim and send one batch, while the broker confirms the batch before it; that one is recorded then.
+
+        Where there is no next batch, `finish` waits for the confirmations of the last one.
+        """
         self.record()
         # Counted from before the sending, by this process's own clock: the claim is never older than that.
         until = self._clock() + self._dispatch_seconds
@@ -73,19 +88,35 @@ class Firing:
             logger.error("job %s is set aside: %s", quarantine.job_name, quarantine.reason)
         for gap in claimed.plan.gaps:
             logger.info("%d slots are skipped (%s): job %s", gap.slot_count, gap.reason, gap.job_id)
+        self.settle()
         if claimed.claims:
             self._standing.claimed += len(claimed.claims)
-            self._unrecorded = _Unrecorded(self._publish(claimed.claims, until), until)
-            self.record()
+            self._in_flight = _InFlight(claimed.claims, self._send(claimed.claims, until), until)
+        self.record()
         return Fired(claimed.looked_at > 0, claimed.looked_at >= self._batch_size)
 
-    def _publish(self, claims: Sequence[Claim], until: float) -> Published:
+    def finish(self) -> None:
+        """Wait for what the broker says of the last batch, and record it."""
+        self.settle()
+        self.record()
+
+    def settle(self) -> None:
+        """Wait for what the broker says of the last batch."""
+        if self._in_flight is None:
+            return
+        (claims, sending, until), self._in_flight = self._in_flight, None
         try:
-            return self._publisher.publish(self._calls.filled(claims), until - _MARK_SHARE * self._dispatch_seconds)
+            published = sending.settle()
         except Exception as error:
-            # What got out is not known. Under a higher fence each of them is sent again, and later than at once.
-            logger.exception("a batch of %d claims could not be published", len(claims))
-            return Published([], [(claim, type(error).__name__) for claim in claims])
+            published = _unpublished(claims, error)
+        self._unrecorded.append(_Unrecorded(published, until))
+
+    def _send(self, claims: Sequence[Claim], until: float) -> Sending:
+        try:
+            return self._publisher.send(self._calls.filled(claims), until - _MARK_SHARE * self._dispatch_seconds)
+        except Exception as error:
+            failed = _unpublished(claims, error)
+            return Sending(lambda: failed)
 
     def record(self) -> None:
         """Tell the database what the broker has; again, where the database was away the last time.
@@ -93,25 +124,24 @@ class Firing:
         Past the dispatch timeout the claims belong to whoever takes them. Where nobody has yet, to record them is
         still better than to send them twice; where somebody has, the fence decides and nothing is written.
         """
-        if self._unrecorded is None:
-            return
-        published, until = self._unrecorded
-        try:
-            self._write(published)
-        except DatabaseAway:
-            raise
-        except Exception:
-            if self._clock() < until:
+        while self._unrecorded:
+            published, until = self._unrecorded[0]
+            try:
+                self._write(published)
+            except DatabaseAway:
                 raise
-            logger.exception("%d published claims cannot be recorded", len(published.confirmed))
-        self._unrecorded = None
+            except Exception:
+                if self._clock() < until:
+                    raise
+                logger.exception("%d published claims cannot be recorded", len(published.confirmed))
+            self._unrecorded.popleft()
 
     def _write(self, published: Published) -> None:
         leased, forgotten = self._by_kind(published.confirmed)
         if forgotten:
             self._store.mark_dispatched(forgotten)
         if leased:
-            self._store.mark_published([(sent.claim, sent.claim.lease_seconds + sent.wait_seconds) for sent in leased])
+            self._store.mark_published([(sent.claim, sent.queued_seconds) for sent in leased])
         self._give_back(published.failed)
         for sent in published.confirmed:
             self._refusals.pop(sent.claim.job_id, None)
@@ -119,7 +149,7 @@ class Firing:
     def hand_over(self) -> None:
         """At the end of this process: record what can still be recorded."""
         try:
-            self.record()
+            self.finish()
         except StoreError as error:
             logger.warning("what was published last is not recorded: %s", error)
 
@@ -140,7 +170,7 @@ class Firing:
             groups.setdefault((reason, self._refusals.get(claim.job_id, 0)), []).append(claim)
         for (reason, refusals), claims in groups.items():
             seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(refusals, 10))
-            seconds *= 0.5 + 0.5 * random.random()  # noqa: S311 - no secret
+            seconds *= 0.5 + 0.5 * self._random()
             given = self._store.give_back(claims, reason, seconds)
             for claim in claims:
                 if claim.run_id in given:
@@ -161,3 +191,9 @@ class Firing:
                 "no worker with celery-sqlbeat consumes %s: its tasks are fired and forgotten, without lease or retry",
                 "some exchanges" if queue is None else f"queue {queue!r}",
             )
+
+
+def _unpublished(claims: Sequence[Claim], error: Exception) -> Published:
+    """What got out is not known. Under a higher fence each of them is sent again, and later than at once."""
+    logger.error("a batch of %d claims could not be published", len(claims), exc_info=error)
+    return Published([], [(claim, type(error).__name__) for claim in claims])

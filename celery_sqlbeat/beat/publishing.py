@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from celery_sqlbeat.beat.brokers import Broker
@@ -25,6 +26,14 @@ class Sent(NamedTuple):
     """None where an exchange alone decides on the queue."""
     wait_seconds: float
     """So long its countdown or eta holds it back."""
+    life_seconds: float | None
+    """After so long it expires, if it does."""
+
+    @property
+    def queued_seconds(self) -> float:
+        """So long it may wait for its start before somebody looks after it."""
+        longest = self.claim.lease_seconds + self.wait_seconds
+        return longest if self.life_seconds is None else min(longest, self.life_seconds)
 
 
 class Published(NamedTuple):
@@ -32,6 +41,17 @@ class Published(NamedTuple):
 
     confirmed: list[Sent]
     failed: list[tuple[Claim, str]]
+
+
+class Sending:
+    """A batch on its way: written, and not yet confirmed. Nothing else is sent before it is settled."""
+
+    def __init__(self, settle: Callable[[], Published]) -> None:
+        self._settle = settle
+
+    def settle(self) -> Published:
+        """Wait for what the broker says of each message, until the time given to the batch is over."""
+        return self._settle()
 
 
 class Publisher:
@@ -62,15 +82,22 @@ class Publisher:
 
     def publish(self, claims: Sequence[Claim], until: float) -> Published:
         """Publish each of the claims; returns before `until`, an instant of the monotonic clock."""
-        suspects = [claim for claim in claims if claim.job_id in self._refused]
-        if not suspects:
-            return self._publish_isolating(claims, until)
-        published = self._publish_isolating([each for each in claims if each.job_id not in self._refused], until)
-        self._one_by_one(suspects, until, published)
-        return published
+        return self.send(claims, until).settle()
 
-    def _publish_isolating(self, claims: Sequence[Claim], until: float) -> Published:
-        published = self._publish(claims, until)
+    def send(self, claims: Sequence[Claim], until: float) -> Sending:
+        """Hand the claims to the broker without waiting for its confirmations: the caller has other things to do."""
+        suspects = [claim for claim in claims if claim.job_id in self._refused]
+        others = [claim for claim in claims if claim.job_id not in self._refused] if suspects else claims
+        settle = self._send(others, until)
+
+        def settled() -> Published:
+            published = self._isolated(settle(), until)
+            self._one_by_one(suspects, until, published)
+            return published
+
+        return Sending(settled)
+
+    def _isolated(self, published: Published, until: float) -> Published:
         if not self._broker.was_refused:
             return published
         # The broker broke off at one of them. What it had taken by then goes out again under the same claim.
@@ -88,7 +115,7 @@ class Publisher:
                 published.failed.extend((claim, str(away)) for claim in waiting)
                 return
             claim = waiting.pop(0)
-            alone = self._publish([claim], until)
+            alone = self._send([claim], until)()
             published.confirmed.extend(alone.confirmed)
             published.failed.extend(alone.failed)
             if not self._broker.was_refused:
@@ -96,18 +123,24 @@ class Publisher:
             elif len(self._refused) < _MOST_REFUSED:
                 self._refused.add(claim.job_id)
 
-    def _publish(self, claims: Sequence[Claim], until: float) -> Published:
+    def _send(self, claims: Sequence[Claim], until: float) -> Callable[[], Published]:
         outlet = self._broker.outlet
         if outlet is None:
-            return Published([], [(claim, "the broker is not connected") for claim in claims])
+            return lambda: Published([], [(claim, "the broker is not connected") for claim in claims])
         outlet.until = until
         self._sender.sit(outlet)
         sent, failures = self._send_all(claims, outlet)
-        failures.update(outlet.settle())
-        if outlet.broken is None:
-            self._broker.answered()
-        confirmed = [each for each in sent if each.claim.run_id not in failures]
-        return Published(confirmed, [(each, failures[each.run_id]) for each in claims if each.run_id in failures])
+        outlet.flush()
+
+        def settle() -> Published:
+            outlet.until = until
+            failures.update(outlet.settle())
+            if outlet.broken is None:
+                self._broker.answered()
+            confirmed = [each for each in sent if each.claim.run_id not in failures]
+            return Published(confirmed, [(each, failures[each.run_id]) for each in claims if each.run_id in failures])
+
+        return settle
 
     def _send_all(self, claims: Iterable[Claim], outlet: Outlet) -> tuple[list[Sent], dict[str, str]]:
         sent: list[Sent] = []
@@ -119,11 +152,11 @@ class Publisher:
                 failures[claim.run_id] = outlet.broken or TIME_UP
                 continue
             try:
-                queue, wait_seconds = self._sender.send(claim, outlet)
+                destination = self._sender.send(claim, outlet)
             except Exception as error:
                 failures[claim.run_id] = one_line(error)
             else:
-                sent.append(Sent(claim, queue, wait_seconds))
+                sent.append(Sent(claim, *destination))
             if now - last_flush > _FLUSH_SECONDS:
                 outlet.flush()
                 last_flush = time.monotonic()
@@ -132,6 +165,10 @@ class Publisher:
     def queue_of(self, claim: Claim) -> str | None:
         """The queue that the message of this claim goes to; None where an exchange decides, or no queue is known."""
         return self._sender.queue_of(claim)
+
+    def expires_at(self, claim: Claim, published_at: datetime) -> datetime | None:
+        """When the message of this claim expires that was published then; None where it does not."""
+        return self._sender.expires_at(claim, published_at)
 
     def watch(self, send: Callable[[], T]) -> T:
         """For the scheduler's `apply_async`: call what sends an entry, and remember whether it raised."""

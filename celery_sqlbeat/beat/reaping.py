@@ -3,18 +3,22 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
+from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.definition import read_call
 from celery_sqlbeat.errors import FieldError
-from celery_sqlbeat.lifecycle import EndedLease, Ending, Republish, after_ended_lease
+from celery_sqlbeat.lifecycle import EndedLease, Ending, Republish, after_ended_lease, left_to_others
 from celery_sqlbeat.model import Claim, HeldLease, Slot
 from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
+
+_NEARLY_SECONDS = 1.0  # a message that lives no longer than that is not worth another copy
 
 
 class Reaping:
@@ -31,6 +35,7 @@ class Reaping:
         dispatch_seconds: float,
         batch_size: int,
         clock: Callable[[], float] = time.monotonic,
+        bystanders: Bystanders | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -41,16 +46,22 @@ class Reaping:
         self._dispatch_seconds = dispatch_seconds
         self._batch_size = batch_size
         self._clock = clock
+        self._bystanders = bystanders
 
     def reap(self) -> int:
         """Deal with a batch of ended leases; returns how many were dealt with."""
+        sent_at = self._clock()
         found = self._store.ended(self._batch_size)
+        if found:  # the server's clock may have been set since the look that led here
+            self._sight.saw(found[0].now, sent_at)
         endings: list[tuple[HeldLease, Ending]] = []
         waiting: list[tuple[HeldLease, Republish]] = []
         for lease in found:
             if lease.started and not self._sight.may_reclaim():
                 continue  # its worker may live, and gets the chance to say so
             answer = self._answer(lease)
+            if answer is None:
+                continue
             if isinstance(answer, Republish):
                 waiting.append((lease, answer))
             else:
@@ -68,7 +79,8 @@ class Reaping:
                 )
         return len(taken) + self._publish_again(waiting)
 
-    def _answer(self, lease: HeldLease) -> Ending | Republish:
+    def _answer(self, lease: HeldLease) -> Ending | Republish | None:
+        """What becomes of it; None where that is not known yet."""
         facts = EndedLease(
             lease.state,
             lease.published_at is not None,
@@ -77,29 +89,47 @@ class Reaping:
             lease.lease_seconds,
             lease.lost_leases,
         )
-        can_republish = not lease.started and self._standing.may_republish(self._queue(lease))
-        return after_ended_lease(facts, self._max_lost_leases, can_republish)
+        claim = None if lease.started else self._claim(lease)
+        expires_at = None if claim is None else self._expires_at(claim, lease)
+        expired = expires_at is not None and (expires_at - lease.now).total_seconds() < _NEARLY_SECONDS
+        answer = after_ended_lease(facts, self._max_lost_leases, claim is not None, expired)
+        if claim is None or not isinstance(answer, Republish):
+            return answer
+        queue = self._publisher.queue_of(claim)
+        others = self._bystanders.consume(queue) if self._bystanders else False
+        if others is None:
+            return None
+        return left_to_others() if others else answer._replace(publish=self._standing.may_republish(queue))
 
-    def _queue(self, lease: HeldLease) -> str | None:
-        """Where its message goes; None where this beat cannot make that message again."""
+    def _claim(self, lease: HeldLease) -> Claim | None:
+        """The claim that its message carries; None where this beat cannot make that message again."""
         if lease.code_key is not None and lease.code_key not in self._calls.keys:
             return None
         try:
-            return self._publisher.queue_of(_claim_of(lease))
+            return self._calls.filled([_claim_of(lease)])[0]
         except FieldError:
             return None
+
+    def _expires_at(self, claim: Claim, lease: HeldLease) -> datetime | None:
+        return lease.published_at and self._publisher.expires_at(claim, lease.published_at)
 
     def _publish_again(self, waiting: Sequence[tuple[HeldLease, Republish]]) -> int:
         """Extend first, publish then: whoever extends is the only one to publish, and what is lost is seen again."""
         until = self._clock() + self._dispatch_seconds
         won = self._store.extend_queued([(lease, answer.queued_seconds) for lease, answer in waiting])
-        again = [_claim_of(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
+        again = [self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
         if again:
             logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
-            for claim, reason in self._publisher.publish(self._calls.filled(again), until).failed:
+            for claim, reason in self._publisher.publish(again, until).failed:
                 # Nothing is lost: it is seen again at its next deadline.
                 logger.error("job %s, fence %d was not published again: %s", claim.job_name, claim.fence, reason)
         return len(won)
+
+    def _copy(self, lease: HeldLease) -> Claim:
+        """The message once more; it expires when the first one does."""
+        claim = self._calls.filled([_claim_of(lease)])[0]
+        expires_at = self._expires_at(claim, lease)
+        return claim if expires_at is None else claim._replace(options={**claim.options, "expires": expires_at})
 
 
 def _claim_of(lease: HeldLease) -> Claim:

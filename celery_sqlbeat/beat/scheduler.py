@@ -12,34 +12,51 @@ from typing import Any
 import celery.beat
 
 from celery_sqlbeat.beat.assembly import Parts, assemble
+from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import entry_of
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.signals import signals_wait
 from celery_sqlbeat.beat.stock_file import runs_in_file
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import SqlbeatError
+from celery_sqlbeat.errors import SettingError, SqlbeatError
 from celery_sqlbeat.model import Claim
+from celery_sqlbeat.roster import queues_without_extension
 from celery_sqlbeat.store import Store, open_store
 
 logger = logging.getLogger(__name__)
 
+_ROLL_SECONDS = 1.0  # for each of the two questions to all workers; a busy one answers between two messages
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds between two tries while the database or the broker is away
 
 
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
     """Any number of these run at the same time; each due job is fired by exactly one of them."""
 
+    lock_key = None  # redbeat, as long as a shop has it installed, asks every scheduler for its lock
+
     def __init__(
-        self, app: Any, schedule_filename: Any = None, max_interval: Any = None, *args: Any, **kwargs: Any
+        self,
+        app: Any,
+        schedule: Any = None,
+        max_interval: Any = None,
+        *args: Any,
+        schedule_filename: Any = None,
+        **kwargs: Any,
     ) -> None:
-        self.settings = read_settings(app.conf, os.environ)
+        try:
+            self.settings = read_settings(app.conf, os.environ)
+        except SettingError as error:
+            if kwargs.get("lazy"):  # for the banner of `celery beat`: whoever started it reads one line, no traceback
+                raise SystemExit(f"celery-sqlbeat: {error}") from error
+            raise
         self.schedule_filename = schedule_filename
         self._parts: Parts | None = None
         self._store: Store | None = None
         self._publisher = Publisher(app, self.apply_entry, self._entry_of, self.settings.statement_timeout)
         self._failures = 0
-        kwargs.pop("schedule_filename", None)
-        super().__init__(app, {}, max_interval or self.settings.poll_interval, *args, **kwargs)
+        self._read: dict[Any, Any] = {}
+        longest = max_interval or app.conf.beat_max_loop_interval or self.settings.poll_interval
+        super().__init__(app, schedule, longest, *args, **kwargs)
 
     @property
     def schedule(self) -> dict[Any, Any]:
@@ -72,20 +89,22 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def setup_schedule(self) -> None:
         """Read the entries of the code. An entry that is wrong is reported by the import, and stops no other."""
         self.install_default_entries(self.app.conf.beat_schedule)
-        for name, entry in self.app.conf.beat_schedule.items():
+        self._read = dict(self.app.conf.beat_schedule)
+        for name, entry in self._read.items():
             try:
                 self.data[name] = self._maybe_entry(name, entry)
             except Exception:
                 self.data[name] = entry
 
+    def _read_late_entries(self) -> None:
+        """Entries that came after `setup_schedule`: tools add theirs, or replace some, at the signal `beat_init`."""
+        if self._read != self.app.conf.beat_schedule:
+            self.setup_schedule()
+
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send an entry as Celery does; the publisher learns whether that raised."""
         send: Callable[..., Any] = super().apply_async
         return self._publisher.watch(lambda: send(entry, producer=producer, advance=False, **kwargs))
-
-    def should_sync(self) -> bool:
-        """Never: what ran is in the database before the tick ends."""
-        return False
 
     def close(self) -> None:
         """Record what was published last, leave the register, close the connections. Celery calls it twice."""
@@ -105,12 +124,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if self._parts is None:
             if self._store is None:
                 self._store = open_store(self.settings)
+            self._read_late_entries()
             stock = runs_in_file(self.schedule_filename) if self.schedule_filename else {}
-            self._parts = assemble(self.app, self.settings, self._store, self._publisher, self.data, stock)
+            bystanders = Bystanders(lambda: queues_without_extension(self.app, _ROLL_SECONDS))
+            self._parts = assemble(self.app, self.settings, self._store, self._publisher, self.data, stock, bystanders)
         return self._parts
 
     def _entry_of(self, claim: Claim) -> Any:
-        return entry_of(self.app, claim)
+        return entry_of(self.app, self.data, claim)
 
     def _wait(self, text: str, error: Exception, exc_info: bool = False) -> float:
         """Say once what is wrong, then ever more rarely; full jitter, so that many beats do not come back at once."""

@@ -6,6 +6,7 @@ A likeness where Celery's functions are untouched and nobody listens; Celery's `
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from celery_sqlbeat.beat.likeness import (
     routes_by_name_alone,
 )
 from celery_sqlbeat.beat.outlets import Outlet
+from celery_sqlbeat.beat.routing import queue_of
 from celery_sqlbeat.beat.untouched import Quiet, is_stock_app, is_stock_scheduler, is_stock_task
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import Claim
@@ -39,10 +41,11 @@ class NotSent(SqlbeatError):
 
 
 class Destination(NamedTuple):
-    """Where a message went, and how long it waits there by its own countdown or eta."""
+    """Where a message went, how long it waits there by its own countdown or eta, and how long it lives."""
 
     queue: str | None
     wait_seconds: float
+    life_seconds: float | None
 
 
 class Sender:
@@ -99,7 +102,7 @@ class Sender:
         if like is not None:
             own = messages.header(claim, self.store_id, self.namespace)
             self._sitting.post(outlet, like, claim, args, kwargs, own, label)
-            return Destination(like.queue, like.seconds[0] or 0.0)
+            return Destination(like.queue, like.seconds[0] or 0.0, like.seconds[1])
         outlet.begin(claim.run_id, label)
         self._send_first(claim, outlet, args, kwargs, key)
         return self._destination(outlet)
@@ -156,27 +159,33 @@ class Sender:
 
     def _destination(self, outlet: Outlet) -> Destination:
         if outlet.first is None:
-            return Destination(None, 0.0)
-        eta = outlet.first.headers.get("eta")
-        return Destination(queue_name(outlet.first.options), self._wait_seconds(eta))
+            return Destination(None, 0.0, None)
+        headers = outlet.first.headers
+        eta, expires = headers.get("eta"), headers.get("expires")
+        return Destination(
+            queue_name(outlet.first.options),
+            self._seconds_until(eta) if eta else 0.0,
+            self._seconds_until(expires) if expires else None,
+        )
 
-    def _wait_seconds(self, eta: Any) -> float:
-        if not eta:
-            return 0.0
-        at = maybe_make_aware(maybe_iso8601(eta), self._app.timezone)
+    def _seconds_until(self, instant: Any) -> float:
+        at = maybe_make_aware(maybe_iso8601(instant), self._app.timezone)
         return max(0.0, float((at - self._app.now()).total_seconds()))
+
+    def expires_at(self, claim: Claim, published_at: datetime) -> datetime | None:
+        """When the message of this claim expires that was published then; None where it does not."""
+        task = self._app.tasks.get(claim.task_name)
+        expires = {**(task._get_exec_options() if task else {}), **claim.options}.get("expires")
+        if expires is None:
+            return None
+        if isinstance(expires, (int, float)):
+            return published_at + timedelta(seconds=expires)
+        at: datetime = maybe_make_aware(maybe_iso8601(expires), self._app.timezone)
+        return at
 
     def queue_of(self, claim: Claim) -> str | None:
         """The queue that the message of this claim goes to; None where that is decided elsewhere, or unknown."""
-        task = self._app.tasks.get(claim.task_name)
-        try:
-            options = {**(task._get_exec_options() if task else {}), **claim.options}
-            exchange = options.get("exchange")
-            routed = self._app.amqp.router.route(options, claim.task_name, claim.args, claim.kwargs, task)
-        except Exception:  # the router may be anybody's
-            return None
-        queue = routed.get("queue")
-        return None if exchange else getattr(queue, "name", queue)
+        return queue_of(self._app, claim)
 
 
 def _as_apply_async_merges(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:

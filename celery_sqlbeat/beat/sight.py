@@ -23,13 +23,14 @@ class Sight:
 
     def saw(self, server_now: datetime, sent_at: float) -> None:
         """The server said what time it is, to a statement sent at that monotonic instant."""
-        if self._seen is not None:
-            passed_there = (server_now - self._seen[0]).total_seconds()
-            passed_here = sent_at - self._seen[1]
-            jumped = abs(passed_there - passed_here) > _JUMP_SECONDS
-            if self._is_away or jumped or passed_here > self._longest_absence:
-                self.lost()
+        if self._is_away or (self._seen is not None and self._was_absent(*self._seen, server_now, sent_at)):
+            self.lost()
         self._seen, self._is_away = (server_now, sent_at), False
+
+    def _was_absent(self, seen_there: datetime, seen_here: float, server_now: datetime, sent_at: float) -> bool:
+        passed_there = (server_now - seen_there).total_seconds()
+        passed_here = sent_at - seen_here
+        return abs(passed_there - passed_here) > _JUMP_SECONDS or passed_here > self._longest_absence
 
     def away(self) -> None:
         """The database did not answer, so it may not have answered the workers either."""

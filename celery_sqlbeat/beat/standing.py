@@ -1,13 +1,15 @@
 """Who a beat is, and who else is there: registers this beat, and knows which queues have workers with the extension."""
 
+import itertools
 import json
 import os
 import socket
-import time
-import uuid
-from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from collections.abc import Iterable
+from datetime import datetime
 
+from celery_sqlbeat.brokerage import differ_for_certain
+from celery_sqlbeat.errors import OtherBroker
+from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.model import Node, SeenNode
 from celery_sqlbeat.store.protocol import NodeStore
 
@@ -25,29 +27,56 @@ class Standing:
         worker_memory: float,
         alive_seconds: float,
         owner: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        broker: str | None = None,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         self._nodes = nodes
         self._memory = worker_memory
         self._alive_seconds = alive_seconds
-        self._clock = clock
+        self._machine = machine
         self._known: tuple[float, list[SeenNode]] | None = None
         self.claimed = 0
         host = socket.gethostname()
         # The random part makes it another beat after a restart, even under the same process id.
-        name = f"beat@{host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        self._node = Node(name, "beat", host, os.getpid(), version, release, code_owner=owner)
+        name = f"beat@{host}/{os.getpid()}/{machine.ids.one()[:8]}"
+        self._node = Node(name, "beat", host, os.getpid(), version, release, None, broker, code_owner=owner)
 
     @property
     def name(self) -> str:
         """The name under which this beat locks jobs."""
         return self._node.node_id
 
+    def join(self, alive_seconds: float) -> datetime:
+        """Register beside the other living beats, unless one of them sends to another broker: OtherBroker.
+
+        Two beats that start in one moment may not see each other at first: each looks again once it is registered,
+        and the later one gives way.
+        """
+        self._give_way_to(self._living_beats(alive_seconds))
+        server_now = self.say_alive()
+        in_turn = sorted(self._living_beats(alive_seconds), key=lambda node: (node.started_at, node.node_id))
+        try:
+            self._give_way_to(itertools.takewhile(lambda node: node.node_id != self.name, in_turn))
+        except OtherBroker:
+            self.say_stopped()
+            raise
+        return server_now
+
+    def _give_way_to(self, beats: Iterable[SeenNode]) -> None:
+        own = self._node.broker_fingerprint
+        for node in beats:
+            other = node.broker_fingerprint
+            if own and other and differ_for_certain(own, other):
+                raise OtherBroker(own, node.node_id, other)
+
+    def _living_beats(self, alive_seconds: float) -> list[SeenNode]:
+        return [node for node in self._nodes.seen(alive_seconds) if node.kind == "beat" and node.stopped_at is None]
+
     def say_alive(self) -> datetime:
         """Register, with the skew of this host's clock; returns the server's clock."""
         self._node = self._node._replace(claimed=self.claimed)
         server_now = self._nodes.note(self._node)
-        skew = (datetime.now(timezone.utc) - server_now).total_seconds()
+        skew = (self._machine.wall() - server_now).total_seconds()
         self._node = self._node._replace(skew_seconds=round(skew, 3))
         return server_now
 
@@ -68,7 +97,7 @@ class Standing:
         )
 
     def _workers(self) -> Iterable[SeenNode]:
-        now = self._clock()
+        now = self._machine.clock()
         if self._known is None or now - self._known[0] > _KNOWN_SECONDS:
             self._known = (now, [node for node in self._nodes.seen(self._memory) if node.kind == "worker"])
         return self._known[1]

@@ -12,12 +12,12 @@ from celery_sqlbeat.beat.entries import job_name_of
 
 logger = logging.getLogger(__name__)
 
-_SUFFIXES = ("", ".db", ".dat", ".dir")  # what the kinds of dbm make of one name
+SUFFIXES = ("", ".db", ".dat", ".dir")  # what the kinds of dbm make of one name
 
 
 def runs_in_file(filename: str) -> dict[str, StockRun]:
     """The last runs that stock beat wrote down, by job name; nothing where the file cannot be read."""
-    if not any(os.path.exists(filename + suffix) for suffix in _SUFFIXES):
+    if not any(os.path.exists(filename + suffix) for suffix in SUFFIXES):
         return {}
     try:
         # The file is of the user who runs beat, and stock beat unpickles it as well.

@@ -10,9 +10,10 @@ from celery_sqlbeat.store.protocol import FIRST_ID, AdminStore, BeatStore
 logger = logging.getLogger(__name__)
 
 _BATCH = 500  # rows; one page at a time, so that nothing is locked for long
-_MOST_PAGES = 20  # of each kind and pass; the rest waits for the next pass
+_MOST_PAGES = 20  # of loose rows and pass; the rest waits for the next pass
 _DAY = 86400.0
 _PURGE_SECONDS = 3600.0  # history is kept for days; an idle beat asks the database little
+_LONGEST_PURGE = 0.5  # seconds of one pass: some ten thousand rows, and what is due meanwhile is hardly late
 
 
 class Tending:
@@ -38,8 +39,7 @@ class Tending:
     def tend(self) -> int:
         """Bring rows in order; returns how many became ready to run or were set aside."""
         done = self._mend()
-        if self._clock() >= self._next_purge:
-            self._purge()
+        if self._clock() >= self._next_purge and self._purge():
             self._next_purge = self._clock() + _PURGE_SECONDS
         return done
 
@@ -65,8 +65,11 @@ class Tending:
                 break
         return done
 
-    def _purge(self) -> None:
-        for _ in range(_MOST_PAGES):
-            if self._admin.purge_history(self._keep_seconds, _BATCH) < _BATCH:
-                break
+    def _purge(self) -> bool:
+        """Whether nothing is left to delete; otherwise the next pass goes on."""
+        end = self._clock() + _LONGEST_PURGE
+        while self._admin.purge_history(self._keep_seconds, _BATCH) == _BATCH:
+            if self._clock() >= end:
+                return False
         self._admin.purge_nodes(self._keep_seconds)
+        return True

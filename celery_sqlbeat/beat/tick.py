@@ -65,8 +65,10 @@ class Tick:
         """Do what is due; returns the seconds until there is something to do again."""
         try:
             return self._walk()
-        except DatabaseAway:
-            self._sight.away()
+        except Exception as error:
+            if isinstance(error, DatabaseAway):
+                self._sight.away()
+            self._firing.settle()  # no batch stays in flight while this beat waits
             raise
 
     def _walk(self) -> float:
@@ -80,12 +82,14 @@ class Tick:
         wake, self._unfinished = self._unfinished, None
         reaped = False
         if wake is None or now >= self._looked_at + _LONGEST_SPACING:
+            self._firing.finish()
             wake = self._look()
             reaped = self._reap(wake)
         fired = self._fire(wake)
         if fired is not None and fired.more:
             self._wake_at, self._unfinished = now, wake
             return 0.0
+        self._firing.finish()
         return self._sleep(wake if fired is None and not reaped else self._look())
 
     def _reap(self, wake: Wake) -> bool:

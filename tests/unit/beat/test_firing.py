@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.firing import Firing
-from celery_sqlbeat.beat.publishing import Published, Sent
+from celery_sqlbeat.beat.publishing import Published, Sending, Sent
 from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.model import Claim, Plan
 from celery_sqlbeat.store.protocol import Claimed
@@ -28,6 +28,7 @@ class House:
         self.given_back: list[tuple[Claim, float]] = []
         self.refuses: str | None = None
         self.raises: Exception | None = None
+        self.sent: list[Claim] = []
         self.has_workers = False
         me: Any = self
         self.firing = Firing(me, me, me, me, me, 500, 15.0, lambda: self.time)
@@ -39,13 +40,24 @@ class House:
     def filled(self, claims: list[Claim]) -> list[Claim]:
         return claims
 
-    def publish(self, claims: Sequence[Claim], until: float) -> Published:
+    def send(self, claims: Sequence[Claim], until: float) -> Sending:
         assert until < self.time + 15
+        self.sent += claims
         if self.refuses == "by an error":
+            raise RuntimeError(self.refuses)
+        return Sending(lambda: self._settle(claims))
+
+    def _settle(self, claims: Sequence[Claim]) -> Published:
+        if self.refuses == "by an error later":
             raise RuntimeError(self.refuses)
         if self.refuses:
             return Published([], [(each, self.refuses) for each in claims])
-        return Published([Sent(each, "default", 0.0) for each in claims], [])
+        return Published([Sent(each, "default", 0.0, None) for each in claims], [])
+
+    def fire(self) -> None:
+        """Fire one batch, and wait for it."""
+        self.firing.fire()
+        self.firing.finish()
 
     def leases(self, queue: str | None) -> bool:
         return self.has_workers
@@ -70,27 +82,27 @@ class House:
 
 def test_a_queue_with_workers_of_this_package_is_leased_and_another_is_not() -> None:
     house = House(one := claim())
-    house.firing.fire()
+    house.fire()
     assert (house.dispatched, house.published) == ([one], [])
     house.waiting, house.has_workers = [another := claim()], True
-    house.firing.fire()
+    house.fire()
     assert (house.dispatched, house.published) == ([one], [another])
 
 
-@pytest.mark.parametrize("refuses", ["no such exchange", "by an error"])
+@pytest.mark.parametrize("refuses", ["no such exchange", "by an error", "by an error later"])
 def test_what_no_broker_takes_is_given_back_for_longer_and_longer(refuses: str) -> None:
     house, one = House(), claim()
     house.refuses = refuses
     for _ in range(20):
         house.waiting = [one]
-        house.firing.fire()
+        house.fire()
     waits = [seconds for _, seconds in house.given_back]
     assert len(waits) == 20 and 0.5 <= waits[0] <= 1.0 and 150 <= waits[-1] <= 300
     assert all(2**n / 2 <= seconds for n, seconds in enumerate(waits[:8]))
     house.refuses, house.waiting = None, [one]
-    house.firing.fire()
+    house.fire()
     house.refuses, house.waiting = refuses, [one]
-    house.firing.fire()
+    house.fire()
     assert house.given_back[-1][1] <= 1.0
 
 
@@ -98,11 +110,11 @@ def test_what_was_published_is_recorded_as_soon_as_the_database_is_back() -> Non
     house = House(one := claim())
     house.raises = DatabaseAway("away")
     with pytest.raises(DatabaseAway):
-        house.firing.fire()
+        house.fire()
     house.time = 100.0  # long past the dispatch timeout; as long as nobody has taken it, it is not sent twice
     house.waiting = [claim()]
     with pytest.raises(DatabaseAway):
-        house.firing.fire()
+        house.fire()
     assert len(house.waiting) == 1  # and nothing is claimed before
     house.raises = None
     house.firing.record()
@@ -115,14 +127,14 @@ def test_what_the_database_refuses_to_record_does_not_stop_a_beat_for_ever() -> 
     house = House(claim())
     house.raises = StoreError("permission denied")
     with pytest.raises(StoreError):
-        house.firing.fire()
+        house.fire()
     house.time = 14.0
     with pytest.raises(StoreError):
         house.firing.record()
     house.time = 16.0
     house.firing.record()
     house.raises, house.waiting = None, [another := claim()]
-    house.firing.fire()
+    house.fire()
     assert house.dispatched == [another]
 
 
@@ -130,6 +142,29 @@ def test_the_end_of_a_beat_is_not_held_up_by_what_cannot_be_recorded() -> None:
     house = House(claim())
     house.raises = StoreError("permission denied")
     with pytest.raises(StoreError):
-        house.firing.fire()
+        house.fire()
     house.firing.hand_over()
     assert house.dispatched == []
+
+
+def test_a_batch_is_recorded_while_the_broker_confirms_the_next_one() -> None:
+    house = House(one := claim())
+    house.firing.fire()
+    house.waiting = [another := claim()]
+    assert (house.sent, house.dispatched) == ([one], [])
+    house.firing.fire()
+    assert (house.sent, house.dispatched) == ([one, another], [one])
+    house.firing.finish()
+    assert house.dispatched == [one, another]
+
+
+def test_two_batches_wait_for_the_database_where_it_went_away_between_them() -> None:
+    house = House(one := claim())
+    house.firing.fire()
+    house.waiting, house.raises = [another := claim()], DatabaseAway("away")
+    with pytest.raises(DatabaseAway):
+        house.firing.fire()
+    house.firing.settle()
+    house.raises = None
+    house.firing.record()
+    assert house.dispatched == [one, another]

@@ -74,6 +74,12 @@ class House:
     def record(self) -> None:
         pass
 
+    def settle(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
     def fire(self) -> Fired:
         self._ask("fire")
         self.fired.append(self.time)
@@ -185,6 +191,17 @@ def test_after_an_outage_leases_are_left_to_their_holders_for_a_while() -> None:
     assert not house.sight.may_reclaim()
     house.live(PATIENCE)
     assert house.sight.may_reclaim()
+
+
+def test_a_beat_that_begins_in_an_outage_leaves_leases_to_their_holders_after_it() -> None:
+    house = House()
+    house.is_away = True
+    house.time += PATIENCE + 61
+    with pytest.raises(DatabaseAway):
+        house.tick()
+    house.is_away = False
+    house.tick()
+    assert not house.sight.may_reclaim()
 
 
 def test_the_first_tick_fires_what_is_due() -> None:

@@ -40,6 +40,7 @@ def test_celerys_own_functions_are_untouched(app: Celery) -> None:
     assert is_stock_scheduler(celery.beat.Scheduler(app, lazy=True).apply_entry)
 
 
+@pytest.mark.filterwarnings("ignore:functools.partial will be a method descriptor:FutureWarning")
 @pytest.mark.parametrize("wrap", [wrapped, Proxy, functools.partial])
 def test_a_wrapper_shows(app: Celery, monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
     monkeypatch.setattr(Celery, "send_task", wrap(Celery.send_task))

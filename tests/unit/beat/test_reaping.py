@@ -1,0 +1,65 @@
+"""Which ended leases a beat takes, with stand-ins for the database and the broker."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery_sqlbeat.beat.reaping import Reaping
+from celery_sqlbeat.beat.sight import Sight
+from celery_sqlbeat.lifecycle import RUNNING, Ending
+from celery_sqlbeat.model import HeldLease
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
+PATIENCE = 45.0
+
+
+class House:
+    """The store, the publisher, the standing and the code in one, with a server whose clock can be set."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.jumped = 0.0
+        self.keys: list[str] = []
+        self.taken: list[str] = []
+        self.sight = Sight(PATIENCE, 120.0, self.clock)
+        me: Any = self
+        self.reaping = Reaping(me, me, me, me, self.sight, 5, 15.0, 500, self.clock)
+
+    def clock(self) -> float:
+        return self.time
+
+    def server_now(self) -> datetime:
+        return NOON + timedelta(seconds=self.time + self.jumped)
+
+    def ended(self, batch_size: int) -> list[HeldLease]:
+        names = HeldLease._fields
+        facts: dict[str, Any] = dict.fromkeys(names)
+        facts |= {"run_id": "run", "state": RUNNING, "started": True, "attempt": 1, "fence": 1}
+        facts |= {"lost_leases": 0, "lease_seconds": 120.0}
+        return [HeldLease(**{**facts, "now": self.server_now()})]
+
+    def reclaim(self, endings: list[tuple[HeldLease, Ending]]) -> set[str]:
+        found = {lease.run_id for lease, _ in endings}
+        self.taken += found
+        return found
+
+    def extend_queued(self, waiting: list[Any]) -> set[str]:
+        return set()
+
+
+def test_a_lease_that_ended_is_taken_from_a_worker_that_had_the_time_to_extend_it() -> None:
+    house = House()
+    house.sight.saw(house.server_now(), house.time)
+    house.time = PATIENCE + 1
+    house.sight.saw(house.server_now(), house.time)
+    house.reaping.reap()
+    assert house.taken == ["run"]
+
+
+def test_a_clock_that_is_set_between_the_look_and_the_reading_of_leases_takes_none_from_a_living_worker() -> None:
+    house = House()
+    house.sight.saw(house.server_now(), house.time)
+    house.time = PATIENCE + 1
+    house.sight.saw(house.server_now(), house.time)
+    house.jumped = 300.0
+    house.reaping.reap()
+    assert house.taken == []
