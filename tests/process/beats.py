@@ -106,7 +106,10 @@ class Shop:
             **conf,
             "beat_schedule": dict(entries or {}),
             "task_default_queue": app.conf.task_default_queue,
-            "broker_transport_options": app.conf.broker_transport_options,
+            "broker_transport_options": {
+                **app.conf.broker_transport_options,
+                **conf.get("broker_transport_options", {}),
+            },
         }
         queues = [
             {
@@ -126,17 +129,22 @@ class Shop:
     def start(self, command: str = "beat", *options: str, **environ: str) -> Beat:
         """Start a beat, or another command that runs one."""
         log = self.folder / f"{command}-{len(self.beats)}.log"
-        arguments = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", command, "-l", "info"]
-        arguments += [
+        arguments = [
             "--scheduler",
             "celery_sqlbeat.Scheduler",
             *(["--pidfile="] if command == "beat" else []),
             *options,
         ]
+        beat = Beat(self.spawn(log, command, *arguments, **environ), log)
+        self.beats.append(beat)
+        return beat
+
+    def spawn(self, log: Path, command: str, *options: str, **environ: str) -> "subprocess.Popen[bytes]":
+        """Start a command of Celery in a session of its own."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SQLBEAT_")}
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                arguments,
+            return subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", command, "-l", "info", *options],
                 cwd=self.folder,
                 env={**inherited, "PYTHONPATH": f"{_ROOT}{os.pathsep}{self.folder}", **environ},
                 stdout=output,
@@ -144,9 +152,6 @@ class Shop:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        beat = Beat(process, log)
-        self.beats.append(beat)
-        return beat
 
     def runs(self) -> list[RunRecord]:
         """The whole history."""

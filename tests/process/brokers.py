@@ -5,6 +5,7 @@ import secrets
 import select
 import socket
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -81,7 +82,12 @@ class Place:
                 client.close()
                 return
             channel = connection.default_channel
-            channel.exchange_delete(f"{self.prefix}.events")
+            for exchange in (
+                f"{self.prefix}.events",
+                f"{self.prefix}.control.pidbox",
+                f"reply.{self.prefix}.control.pidbox",
+            ):
+                channel.exchange_delete(exchange)
             for queue in self.queues.values():
                 queue(channel).delete()
                 queue.exchange(channel).delete()
@@ -151,7 +157,11 @@ class Wire:
             if not self._open:
                 client.close()
                 continue
-            there = socket.create_connection(self._there)
+            try:
+                there = socket.create_connection(self._there)
+            except OSError:  # the server is away: so is this port
+                client.close()
+                continue
             self._sockets += (client, there)
             threading.Thread(target=self._carry, args=(client, there), daemon=True).start()
 
@@ -160,6 +170,7 @@ class Wire:
             while True:
                 for source in select.select([client, there], [], [], 0.05)[0]:
                     if self.is_blocked:
+                        time.sleep(0.05)
                         continue
                     data = source.recv(4096)
                     if not data:

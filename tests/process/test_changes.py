@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from celery.utils.imports import symbol_by_name
 
 from celery_sqlbeat import Scheduler
 from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import CLAIMED, DISPATCHED, RUNNING, SUCCESS, after_success
+from celery_sqlbeat.lifecycle import CLAIMED, DISPATCHED, LEFT_TO_OTHERS, RUNNING, SKIPPED, SUCCESS, after_success
 from celery_sqlbeat.model import Node, RunRecord, StartRequest
 from tests.process.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
 from tests.process.brokers import Arrived
@@ -90,7 +91,7 @@ def test_a_wrong_row_is_set_aside_and_said_once(make_shop: MakeShop) -> None:
 
 _SKEWED = """\
 import datetime as _datetime, time as _time
-import celery_sqlbeat.beat.standing as _standing
+import celery_sqlbeat.machine as _machine
 
 _skew = float(os.environ.get("SHOP_SKEW", "0"))
 _now = _time.time
@@ -103,7 +104,7 @@ class _Skewed(_datetime.datetime):
 
 
 _time.time = lambda: _now() + _skew
-_standing.datetime = _Skewed
+_machine.datetime = _Skewed
 """
 
 
@@ -135,7 +136,7 @@ def test_a_worker_with_an_embedded_beat_fires_and_runs(make_shop: MakeShop, pool
     worker.says("succeeded in", times=2, seconds=60)
     worker.stop()
     assert_clean(worker)
-    assert len(shop.dispatched()) >= 2
+    assert len(runs_of(shop, "often", DISPATCHED, SUCCESS)) >= 2  # the worker has the extension
 
 
 def test_the_short_name_of_the_scheduler_is_registered() -> None:
@@ -207,6 +208,55 @@ def test_a_message_that_nobody_takes_is_published_again_under_the_same_claim(mak
     assert_clean(beat)
 
 
+_PLAIN = """\
+if os.environ.get("SHOP_PLAIN"):  # this worker has no extension
+    from celery import signals
+
+    signals.celeryd_init.receivers.clear()
+"""
+
+
+def test_a_message_is_not_published_again_beside_a_worker_without_the_extension(make_shop: MakeShop) -> None:
+    """Such a worker runs what it gets, tells nobody, and would run the second copy, too. So the job just goes on."""
+    shop = make_shop("postgresql", "redis")
+    shop.write({"leased": {"task": "shop.add", "schedule": 1}}, extra=_PLAIN, **LEASES)
+    plain = shop.start("worker", "-c", "1", "--without-gossip", "--without-mingle", SHOP_PLAIN="1")
+    plain.says("ready.")
+    register_worker(shop)
+    beat = shop.start()
+    wait_for_runs(shop, "leased", CLAIMED)
+
+    def left() -> list[RunRecord]:
+        register_worker(shop)
+        return [run for run in runs_of(shop, "leased", DISPATCHED) if run.reason == LEFT_TO_OTHERS]
+
+    wait_for(lambda: len(left()) >= 2, 60, shop.logs)  # each at its first deadline, 3 s after it was sent
+    beat.stop()
+    plain.stop()
+    assert "published again" not in beat.log
+    ran = Counter(re.findall(r"Task shop\.add\[(\S+)\] succeeded in", plain.log))
+    assert set(ran.values()) == {1}
+    assert {run.run_id for run in left()} <= set(ran)
+    assert_clean(beat)
+
+
+def test_a_message_that_expires_in_its_queue_ends_its_slot_and_is_not_sent_again(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "redis")
+    register_worker(shop)
+    leased = {**LEASES, "sqlbeat_policies": {"*": {"lock_timeout": 60}}}
+    shop.write({"short-lived": {"task": "shop.add", "schedule": 1, "options": {"expires": 2}}}, **leased)
+    beat = shop.start()
+
+    def expired() -> list[RunRecord]:
+        return [run for run in runs_of(shop, "short-lived", SKIPPED) if run.reason == "expired"]
+
+    wait_for(lambda: len(expired()) >= 2, 30, shop.logs)  # long before the deadline of 60 s
+    beat.stop()
+    copies = Counter(message.headers["id"] for message in shop.place.take())
+    assert set(copies.values()) == {1}
+    assert_clean(beat)
+
+
 def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: MakeShop) -> None:
     shop = make_shop("postgresql", "redis")
 
@@ -239,3 +289,22 @@ def first_release(shop: Shop) -> str:
     """The release of the beat that came first."""
     first = min(shop.store.nodes().seen(3600), key=lambda node: node.started_at)
     return str(first.code_release)
+
+
+def test_a_beat_of_another_broker_waits_until_the_first_has_gone(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "redis")
+    # Another prefix of the keys is another broker: nothing of the one is seen from the other.
+    other = f"app.conf.broker_transport_options = {{'global_keyprefix': '{shop.place.prefix}:other:'}}"
+    entries = {"often": {"task": "shop.add", "schedule": 0.5}}
+    shop.write(entries)
+    first = shop.start()
+    first.says("Sending due task", times=2)
+    shop.write(entries, extra=other)
+    second = shop.start()
+    second.says(f"#{shop.place.prefix}:other:, but {next(node.node_id for node in shop.store.nodes().seen(60))}")
+    assert second.process.poll() is None
+    assert "Sending due task" not in second.log
+    first.stop()
+    second.says("Sending due task", times=2)
+    second.stop()
+    assert_clean(first, second)

@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import celery.beat
 import pytest
 
 from tests.process.beats import Beat, Shop, assert_no_slot_is_missing, assert_sent_once, wait_for
@@ -122,6 +124,15 @@ def test_a_wrong_address_is_said_in_one_line_and_tried_again(make_shop: MakeShop
     assert_calm(beat)
 
 
+def test_a_setting_that_cannot_work_is_said_in_one_line_and_ends_the_beat(make_shop: MakeShop) -> None:
+    shop = make_shop("sqlite", "redis")
+    shop.write(ENTRIES, sqlbeat_poll_interval="soon")
+    beat = shop.start()
+    assert beat.process.wait(60) == 1
+    assert "celery-sqlbeat: sqlbeat_poll_interval = 'soon': must be a number of seconds" in beat.log
+    assert "Traceback" not in beat.log
+
+
 def test_tables_that_are_made_later_are_found(make_shop: MakeShop, postgresql_database: object) -> None:
     shop = make_shop("sqlite", "redis")
     assert callable(postgresql_database)
@@ -148,3 +159,26 @@ def test_a_message_that_no_broker_takes_does_not_keep_a_beat_busy(make_shop: Mak
     assert beat.log.count("job lost, slot") <= 6, beat.log
     beat.stop()
     assert_calm(beat)
+
+
+def test_inspect_ping_is_answered_while_the_database_is_away(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "redis")
+    app = shop.place.app()
+    if not hasattr(celery.beat, "BeatPidbox"):
+        pytest.skip("this Celery's beat answers no remote control")
+    with wire(shop.database_url) as line:
+        shop.write(ENTRIES, sqlbeat_database_url=line.url, beat_enable_remote_control=True)
+        beat = shop.start()
+        shop.wait_for_more(20)
+        for outage in (line.cut, lambda: setattr(line, "stop_after", 0)):
+            outage()
+            beat.says("trying again in", times=2, after=len(beat.log))
+            wait_for(lambda: answers(app), 20, lambda: beat.log)
+            line.cut()
+            line.mend()
+        beat.stop()
+    assert_calm(beat)
+
+
+def answers(app: Any) -> bool:
+    return any("pong" in reply.values() for each in app.control.ping(timeout=2) for reply in each.values())
