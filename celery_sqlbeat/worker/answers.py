@@ -1,0 +1,26 @@
+"""What a worker learns when it asks whether the run of a message may begin."""
+
+from typing import NamedTuple
+
+from celery_sqlbeat.worker.holding import Holding
+
+
+class Begun(NamedTuple):
+    """The run holds its lease: hand the task to the pool, if `holding.take()` still says so."""
+
+    holding: Holding
+
+
+class Stale(NamedTuple):
+    """Stale, a duplicate, or no claim of ours: acknowledge the message and drop it; the body must not run."""
+
+    reason: str = "stale or a duplicate"
+
+
+class Away(NamedTuple):
+    """It could not be asked, within the time that a message may wait: back to the broker with it, after a delay."""
+
+    reason: str
+
+
+Answer = Begun | Stale | Away

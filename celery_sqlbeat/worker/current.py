@@ -1,0 +1,47 @@
+"""What a task may ask about the run that it is the body of. Holds facts; who finds it for a task is elsewhere."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from celery_sqlbeat.errors import LeaseLost
+from celery_sqlbeat.model import StartedRun
+
+
+class CurrentRun:
+    """The run whose body this task is. Pass `fence` on to what the task writes to; ask `lost` between long steps."""
+
+    __slots__ = ("_is_lost", "attempt", "fence", "job_name", "scheduled_for")
+
+    error: type[LeaseLost] = LeaseLost
+    """What `check` raises; a subclass may raise one that Celery, too, knows what to do with."""
+
+    def __init__(
+        self, job_name: str, scheduled_for: datetime, attempt: int, fence: int, is_lost: Callable[[], bool]
+    ) -> None:
+        """`is_lost` is asked each time, in the process that runs the body; it must be cheap."""
+        self.job_name = job_name
+        self.scheduled_for = scheduled_for
+        self.attempt = attempt
+        self.fence = fence
+        self._is_lost = is_lost
+
+    @classmethod
+    def of(cls, run: StartedRun, is_lost: Callable[[], bool]) -> "CurrentRun":
+        """The view of a task on a started run."""
+        return cls(run.job_name, run.scheduled_for, run.attempt, run.fence, is_lost)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is lost, or may soon be: stop, and write nothing more."""
+        return self._is_lost()
+
+    def check(self) -> None:
+        """Raise LeaseLost where the lease is lost: for between the steps of a long task."""
+        if self.lost:
+            raise self.error(
+                f"the run of {self.job_name!r} for {self.scheduled_for.isoformat()}, attempt {self.attempt}, has lost "
+                "its lease: another worker may run it now"
+            )
+
+    def __repr__(self) -> str:
+        return f"<run of {self.job_name!r} for {self.scheduled_for.isoformat()}, attempt {self.attempt}>"

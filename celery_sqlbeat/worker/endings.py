@@ -1,0 +1,73 @@
+"""What becomes of a run by the way its task ended. Pure; docs/outcomes.md is the table of it."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from celery_sqlbeat.config import Settings
+from celery_sqlbeat.lifecycle import (
+    CANCELLED,
+    DLQ,
+    SKIPPED,
+    Backoff,
+    Ending,
+    after_failure,
+    after_lost_lease,
+    after_success,
+    given_back,
+)
+from celery_sqlbeat.model import StartedRun
+
+
+class End(Enum):
+    """How a task ended, as its worker sees it. Celery's own retry is none: the attempt goes on (`Keeper.retrying`)."""
+
+    SUCCESS = "success"
+    REPLACED = "replaced"  # self.replace(): another task takes its place
+    IGNORED = "ignored"  # raised Ignore
+    FAILURE = "failure"  # an exception, the soft time limit, a result that cannot be stored, SystemExit
+    TIME_LIMIT = "time limit"  # the hard one: its process was killed
+    CHILD_LOST = "child lost"  # its process died
+    REQUEUED = "requeued"  # raised Reject with requeue
+    REJECTED = "rejected"  # raised Reject without
+    REVOKED = "revoked"  # before or during the run
+    EXPIRED = "expired"  # its message was too old when its turn came
+    STOPPED = "worker stopped"  # the worker's own end took it along; the slot is not to blame
+    NOT_BEGUN = "not begun"
+
+
+class Rules(NamedTuple):
+    """What the settings say about failures."""
+
+    backoff: Backoff = Backoff()
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        """The rules of these settings."""
+        return cls(Backoff(settings.retry_base, settings.retry_factor, settings.retry_max))
+
+
+def ending(
+    end: End,
+    run: StartedRun,
+    rules: Rules,
+    random: Callable[[], float],
+    error: str | None = None,
+    traceback: str | None = None,
+) -> Ending:
+    """How the run ends."""
+    if end is End.SUCCESS:
+        return after_success()
+    if end in (End.REPLACED, End.IGNORED):
+        return after_success(end.value)
+    if end is End.REJECTED:
+        return Ending(DLQ, end.value, None, 1, 0, error, traceback)
+    if end is End.REVOKED:
+        return Ending(CANCELLED, end.value)
+    if end is End.EXPIRED:
+        return Ending(SKIPPED, end.value)
+    if end is End.STOPPED:
+        return after_lost_lease(run.lost_leases, 0, end.value, counted=False)
+    if end is End.NOT_BEGUN:
+        return given_back(end.value)
+    return after_failure(run.failures, run.max_retries, rules.backoff, random, error, traceback)

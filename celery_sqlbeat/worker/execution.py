@@ -1,0 +1,225 @@
+"""One message of ours in the hands of Celery: sees how its task ends, and lets a late acknowledgement wait for that.
+
+Wraps what Celery calls on this one request; requests without our header are never touched.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
+from celery.worker import state
+
+from celery_sqlbeat.errors import LeaseLost
+from celery_sqlbeat.worker import native
+from celery_sqlbeat.worker.endings import End
+from celery_sqlbeat.worker.header import HEADER, Header
+from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.loops import Loop
+from celery_sqlbeat.worker.marks import Marks
+from celery_sqlbeat.worker.office import Office
+from celery_sqlbeat.worker.reports import NO_REPORT, Report, report, seconds_until
+from celery_sqlbeat.worker.running import written
+
+logger = logging.getLogger(__name__)
+
+
+class Execution:
+    """What becomes of one request. `begin` is called once its run has begun, `end` once its task is really gone."""
+
+    def __init__(
+        self,
+        req: Any,
+        header: Header,
+        office: Office,
+        loop: Loop,
+        marks: Marks,
+        stop: Callable[["Execution"], None],
+        running: "set[Execution]",
+    ) -> None:
+        """`stop` stops a task in the way of its pool; `running` is where it is to be found while it runs."""
+        self.req = req
+        self.header = header
+        self.holding: Holding | None = None
+        self.is_over = False
+        """Whether the task is gone; guarded by `lock`, so that nobody stops what came after it."""
+        self.lock = native.lock()
+        self.is_terminating = False
+        """Whether somebody revoked or cancelled it while it ran."""
+        self._running = running
+        self._office, self._loop, self._marks, self._stop = office, loop, marks, stop
+        self.pid: Any = None
+        """Who runs the task: a process, or a green thread."""
+        self.window: Any = None
+        """Where its body runs, in pools that run it in this process."""
+        self._place: int | None = None
+        self._acknowledge: Callable[[], Any] | None = None  # what Celery wanted to say to the broker, and waits
+        self._may_acknowledge = False
+        self._watch()
+
+    def begin(self, holding: Holding) -> None:
+        """The run has begun; its body is about to."""
+        self.holding = holding
+        self._place = self._marks.take()
+        self._running.add(self)
+        self.req.request_dict[HEADER] = written(self.req.request_dict[HEADER], holding.run, self._place)
+        holding.on_stop(self._must_stop)
+
+    def end(self, how: End, error: Report = NO_REPORT) -> None:
+        """The task is gone, and this is how; only the first word counts."""
+        if self._leave() and self.holding is not None:
+            then = self._settled if self.req.task.acks_late else None
+            self._office.finish(self.holding, how, error.error, error.traceback, then)
+
+    def retry(self, retry: Retry) -> None:
+        """The task has sent itself again, by Celery's own retry."""
+        if self._leave() and self.holding is not None:
+            self._office.retrying(self.holding, seconds_until(retry.when, self.req.app), self._settled)
+
+    def not_begun(self) -> None:
+        """The body never ran."""
+        if self._leave() and self.holding is not None:
+            self._office.unstart(self.holding)
+
+    def stop(self) -> None:
+        """Have the task stopped, in the way of its pool."""
+        self._stop(self)
+
+    def _must_stop(self) -> None:
+        self._marks.set(self._place)
+        self.stop()
+
+    def _leave(self) -> bool:
+        with self.lock:
+            was_over, self.is_over = self.is_over, True
+        if not was_over:
+            self._marks.give_back(self._place)
+            self._running.discard(self)
+        return not was_over
+
+    def _settled(self, _written: bool) -> None:
+        self._loop.post(self._say_to_broker)
+
+    def _say_to_broker(self) -> None:
+        self._may_acknowledge = True
+        waiting, self._acknowledge = self._acknowledge, None
+        if waiting is not None:
+            waiting()
+
+    def _watch(self) -> None:
+        """Put ourselves between Celery and this request."""
+        req = self.req
+        for name in (
+            "on_accepted",
+            "on_success",
+            "on_failure",
+            "on_timeout",
+            "terminate",
+            "_announce_revoked",
+        ):
+            setattr(req, name, _between(getattr(req, name), getattr(self, f"_at_{name.lstrip('_')}")))
+        req.cancel = self._cancel(req.cancel)
+        if req.task.acks_late:
+            for name in ("acknowledge", "reject"):
+                setattr(req, name, self._late(getattr(req, name)))
+
+    def _cancel(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def cancel(pool: Any, signal: Any = None, **options: Any) -> Any:
+            self.is_terminating = True
+            if self.window is None or self.window.is_killable:
+                return original(pool, signal, **options)
+            self.window.stop()  # Celery cannot end the tasks of such a pool, and would wait for their ends
+            return self.req._announce_cancelled(**options)
+
+        return cancel
+
+    def _late(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def say(*args: Any, **kwargs: Any) -> Any:
+            if self._may_acknowledge or self.holding is None:
+                return original(*args, **kwargs)
+            if self._acknowledge is None:  # the first word counts for the broker, too
+                self._acknowledge = lambda: original(*args, **kwargs)
+            return None
+
+        return say
+
+    # What Celery says about the request, each called before what Celery itself does then.
+
+    def _at_on_accepted(self, pid: Any, _time_accepted: float) -> None:
+        self.pid = pid
+        if self.holding is not None and self.holding.lost:
+            self.stop()  # it came before there was anybody to stop
+
+    def _at_on_success(self, failed__retval__runtime: Any, **_: Any) -> None:
+        failed = failed__retval__runtime[0]
+        if not failed:
+            self.end(End.SUCCESS)
+
+    def _at_on_failure(self, exc_info: Any, **_: Any) -> None:
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, TimeLimitExceeded):
+            return  # its process is killed after this; on_timeout follows
+        if isinstance(error, Retry):
+            self.retry(error)
+            return
+        self.end(*self._how(error, exc_info))
+
+    def _how(self, error: BaseException, exc_info: Any) -> tuple[End, Report]:
+        told = report(error, exc_info)
+        if isinstance(error, Reject):
+            return how_rejected(error), told
+        if isinstance(error, LeaseLost) and self.is_terminating:
+            return End.STOPPED, NO_REPORT
+        if isinstance(error, Ignore):
+            return (End.REPLACED if str(error) == _REPLACED else End.IGNORED), NO_REPORT
+        if isinstance(error, Terminated) or (self.is_terminating and isinstance(error, WorkerLostError | SystemExit)):
+            return (End.STOPPED if self.req._already_cancelled else End.REVOKED), NO_REPORT
+        if isinstance(error, WorkerLostError):
+            if is_stopping():
+                return End.STOPPED, NO_REPORT  # the signal that stops the worker reached its children, too
+            return End.CHILD_LOST, told
+        if self.is_terminating and is_stopping():
+            return End.STOPPED, NO_REPORT  # in solo, Celery's own cancelling raises inside the body
+        return End.FAILURE, told
+
+    def _at_on_timeout(self, soft: bool, timeout: float, **_: Any) -> None:
+        if not soft:
+            told = Report(f"TimeLimitExceeded({timeout:g})")
+            # In prefork the process is killed right after this.
+            self._loop.post(lambda: self.end(End.TIME_LIMIT, told))
+
+    def _at_terminate(self, *_: Any, **__: Any) -> None:
+        self.is_terminating = True
+
+    def _at_announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if not terminated:  # before its body could begin
+            self.end(End.EXPIRED if expired else End.REVOKED)
+
+
+def how_rejected(error: Reject) -> End:
+    """A task may refuse its message. Celery does so, too, where it could not send what `self.retry()` asked for."""
+    unsent_retry = isinstance(error.reason, Exception)
+    return End.REQUEUED if error.requeue or unsent_retry else End.REJECTED
+
+
+def is_stopping() -> bool:
+    """Whether this worker has been told to end."""
+    return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))
+
+
+_REPLACED = "Replaced by new task"  # what Celery's Task.replace says
+
+
+def _between(original: Callable[..., Any], seen: Callable[..., None]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            seen(*args, **kwargs)
+        except Exception:
+            logger.exception("how a task ended could not be noted")
+        return original(*args, **kwargs)
+
+    return call

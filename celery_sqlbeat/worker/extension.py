@@ -1,0 +1,184 @@
+"""The extension of one worker: between Celery's consumer and its pool, from its first connection to its end."""
+
+import atexit
+import json
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import celery_sqlbeat
+from celery_sqlbeat.brokerage import fingerprint
+from celery_sqlbeat.config import NAMES, Settings
+from celery_sqlbeat.model import Node
+from celery_sqlbeat.worker import running
+from celery_sqlbeat.worker.endings import End
+from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.gate import Asked, Gate
+from celery_sqlbeat.worker.header import HEADER
+from celery_sqlbeat.worker.loops import Loop, PipedLoop
+from celery_sqlbeat.worker.marks import Marks
+from celery_sqlbeat.worker.office import Office
+from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
+
+logger = logging.getLogger(__name__)
+
+
+class Parts(NamedTuple):
+    """What depends on the pool and the connection of the worker."""
+
+    loop: Loop
+    gate: Gate
+    pool: Pool
+
+
+class Extension:
+    """What a worker has of ours. Made before its pool, so that children see the memory that they share with it."""
+
+    def __init__(self, worker: Any, settings: Settings) -> None:
+        self._worker = worker
+        self._marks = Marks()
+        running.share(self._marks)
+        self._executions: set[Execution] = set()
+        self._parts: Parts | None = None
+        host = socket.gethostname()
+        # The random part makes it another worker after a restart, even under the same process id.
+        name = f"{worker.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._node = Node(name, "worker", host, os.getpid(), celery_sqlbeat.__version__)
+        database = NAMES[0]
+        is_configured = database in worker.app.conf or bool(os.environ.get(database.upper()))
+        self.office = Office(settings, self._describe, is_configured)
+        self._process: Callable[[Any], Any] = worker._process_task
+        worker._process_task = self._admit
+        self._wait_for_slot: Callable[[Any], Any] = worker._process_task_sem
+        worker._process_task_sem = self._receive
+
+    def connected(self, consumer: Any) -> None:
+        """The consumer consumes, for the first time or again."""
+        if self._parts is None:
+            self._parts = self._assemble(consumer)
+        self._parts.gate.connected(consumer)
+        self.office.open()
+
+    def join(self, hub: Any) -> None:
+        """The event loop starts, for the first time or again."""
+        if self._parts is not None and isinstance(self._parts.loop, PipedLoop):
+            self._parts.loop.join(hub)
+
+    def disconnected(self, is_closing: bool) -> None:
+        """The connection is lost, or the worker ends; before its pool is drained."""
+        if self._parts is None:
+            return
+        self._parts.gate.leave(is_closing)
+        self._parts.pool.slots.leave()
+        for execution in list(self._executions) if not is_closing else ():
+            if self._parts.pool.has_dropped(execution):
+                execution.not_begun()
+
+    def queues_changed(self) -> None:
+        """The worker consumes another queue, or one less."""
+        self.office.queues_changed()
+
+    def bury(self, context: Any, expired: bool) -> None:
+        """A message of ours was revoked or expired before it came to a slot."""
+        if self._parts is not None and context.get(HEADER) is not None:
+            self._parts.gate.bury(context, expired)
+
+    def close(self) -> None:
+        """The worker has ended; tasks that the pool could not stop go on under their leases, until the process ends."""
+        if not self._executions:
+            self.office.close()
+
+    def info(self) -> dict[str, Any]:
+        """What `inspect stats` shows of us."""
+        keeper = self.office.keeper
+        return {
+            "version": celery_sqlbeat.__version__,
+            "store": self.office.store_id,
+            "namespace": self.office.settings.namespace,
+            "node": self._node.node_id,
+            "runs": keeper.held if keeper is not None else 0,
+        }
+
+    def _receive(self, req: Any) -> Any:
+        """A message could run, and waits for its slot if there is none."""
+        if req.request_dict.get(HEADER) is not None and self._parts is not None:
+            asked = self._asked(req, self._parts)
+            if asked is None:
+                return None
+            req._sqlbeat = asked
+            self._parts.pool.slots.foresee(asked)
+        return self._wait_for_slot(req)
+
+    def _admit(self, req: Any) -> Any:
+        """A message has its slot."""
+        if req.request_dict.get(HEADER) is None or self._parts is None:
+            return self._process(req)
+        slots = self._parts.pool.slots
+        asked = getattr(req, "_sqlbeat", None) or self._asked(req, self._parts)
+        if asked is not None:
+            slots.admit(asked)
+        else:
+            slots.release()
+        return None
+
+    def _asked(self, req: Any, parts: Parts) -> Asked | None:
+        """What asks for the lease of a message; None where nothing can, which is seen to."""
+        loop, gate, pool = parts
+        try:
+            header = gate.header_of(req)
+            if header is None:
+                return None
+            execution = Execution(req, header, self.office, loop, self._marks, pool.stop, self._executions)
+            asked = Asked(execution, header)
+            return asked if gate.receive(asked) else None
+        except Exception:
+            logger.exception("message %s (task %s) goes back to the broker", req.id, req.name)
+            gate.give_back(req)
+            return None
+
+    def _assemble(self, consumer: Any) -> Parts:
+        worker = self._worker
+        loop = loop_for(worker, consumer)
+        gate = Gate(self.office, loop)
+        pool = pool_for(worker, gate, self._process, loop)
+        self._node = self._node._replace(broker_fingerprint=fingerprint(worker.app.connection_for_read()))
+        worker.pool.stop = self._then(worker.pool.stop, self._drained)
+        worker.pool.terminate = self._then(worker.pool.terminate, self._terminated)
+        atexit.register(self._process_ends)
+        return Parts(loop, gate, pool)
+
+    def _then(self, first: Callable[[], Any], after: Callable[[], None]) -> Callable[[], Any]:
+        def both() -> Any:
+            try:
+                return first()
+            finally:
+                after()
+
+        return both
+
+    def _drained(self) -> None:
+        """The pool is empty: write the outcomes, and acknowledge what waited for them while there is a connection."""
+        if self._parts is not None:
+            self._parts.loop.run()
+            self.office.settle()
+            self._parts.loop.run()
+
+    def _terminated(self) -> None:
+        if self._parts is not None and self._parts.pool.kills_at_end:
+            for execution in list(self._executions):
+                execution.end(End.STOPPED)
+        self._drained()
+
+    def _process_ends(self) -> None:
+        if os.getpid() != self._node.pid:
+            return
+        for execution in list(self._executions):  # nothing of it runs any more
+            execution.end(End.STOPPED)
+        self.office.close()
+
+    def _describe(self) -> Node:
+        consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._parts is not None else []
+        return self._node._replace(queues=json.dumps(sorted(queue.name for queue in consumed)))

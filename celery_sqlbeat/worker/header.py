@@ -1,0 +1,55 @@
+"""What a message says about the claim that it carries. It comes from outside, and may say anything. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from celery_sqlbeat.worker.requests import can_be_asked
+
+HEADER = "sqlbeat"
+VERSION = 1
+STARTED = "started"  # what the worker itself adds for the child process that runs the task; never read from a message
+_LONGEST_NAME = 100  # characters of a namespace, as the settings have it, or of a store's id
+_ANY_ID = "00000000-0000-4000-8000-000000000000"
+
+
+class Header(NamedTuple):
+    """A header in the form that this version writes; whether the claim is true only the database knows."""
+
+    store: str
+    namespace: str
+    run: str
+    claim: str
+    fence: int
+    celery_retries: int
+
+
+class Malformed(NamedTuple):
+    """No header that any version of this package writes: forged or damaged."""
+
+    reason: str
+
+
+class Newer(NamedTuple):
+    """A header of a version that this worker does not know yet."""
+
+    version: int
+
+
+def read(raw: Any, request: Mapping[str, Any]) -> Header | Malformed | Newer:
+    """Read the header of a message whose other headers are `request`."""
+    if not isinstance(raw, Mapping):
+        return Malformed("it is no mapping")
+    version = raw.get("v")
+    if type(version) is not int or version < VERSION:
+        return Malformed("it has no version")
+    if version > VERSION:
+        return Newer(version)
+    fields = [raw.get(name) for name in Header._fields[:5]]
+    found = Header._make((*fields, request.get("retries") or 0))
+    if not can_be_asked(found.run, found.claim, found.fence, _ANY_ID, found.celery_retries):
+        return Malformed("its run, claim or fence is not in the form that beats write")
+    if not all(type(name) is str and 0 < len(name) <= _LONGEST_NAME for name in (found.store, found.namespace)):
+        return Malformed("its store or namespace is no name")
+    if request.get("id") != found.run:
+        return Malformed("it belongs to another message")
+    return found

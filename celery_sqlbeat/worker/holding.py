@@ -1,0 +1,115 @@
+"""One run that this process holds: whether its body may begin, whether it must stop, and until when its lease is safe.
+
+The keeper makes it and keeps its lease; whoever runs the task asks and listens. Safe to use from any thread.
+"""
+
+import contextlib
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from celery_sqlbeat.model import StartedRun
+
+Guard = contextlib.AbstractContextManager[Any]  # a lock
+
+
+class Phase(Enum):
+    """Where a held run is on its way."""
+
+    LEASED = "leased"  # begun in the database; its body has not
+    BEGUN = "begun"
+    STOPPED = "stopped"  # its task must stop, or is being stopped
+    ENDING = "ending"  # its outcome is on its way to the database
+    OVER = "over"
+
+
+class Stop(Enum):
+    """Why a task must stop."""
+
+    LOST = "the lease is lost"  # the database said so: somebody else may run it, and nothing is to be written
+    ABANDONED = "the lease could not be extended"  # its end is near; the run may still be this process's to release
+
+
+class Holding:
+    """A run that holds its lease, in the hands of this process. Made by the keeper."""
+
+    def __init__(
+        self,
+        run: StartedRun,
+        celery_retries: int,
+        sent_at: float,
+        interval: float,
+        stop_after: float,
+        take_by: float,
+        clock: Callable[[], float],
+        guard: Guard,
+    ) -> None:
+        self.run = run
+        self.celery_retries = celery_retries
+        self.sent_at = sent_at
+        """When the last statement that gave or extended the lease was sent, by the monotonic clock."""
+        self.interval = interval
+        self.stop_after = stop_after
+        self.take_by = take_by
+        """When the lease is given back, unless the body has begun."""
+        self.beat_again_at = sent_at
+        """Not before then the next heartbeat is tried, after one that failed."""
+        self.is_extended = True
+        """Whether heartbeats extend it: until its end, and never again once it was abandoned."""
+        self.beating = False
+        """Whether a heartbeat of it is under way."""
+        self.phase = Phase.LEASED
+        self.stop: Stop | None = None
+        self.written: bool | None = None
+        """Whether its outcome is in the database; None as long as that is not known."""
+        self._clock = clock
+        self._guard = guard
+        self._on_stop: Callable[[], None] | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the task must stop: the lease is lost or soon may be. Never becomes false again."""
+        return self.stop is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the task must stop, in words."""
+        return self.stop.value if self.stop else None
+
+    @property
+    def beat_at(self) -> float:
+        """When the lease is next to be extended."""
+        return self.sent_at + self.interval
+
+    @property
+    def stop_at(self) -> float:
+        """When the task must be stopped, unless the lease is extended before."""
+        return self.sent_at + self.stop_after
+
+    def take(self) -> bool:
+        """Say that the body begins now. False: it must not; the lease was given back, is lost, or is about to end.
+
+        Then acknowledge the message, drop it and do no more about it: the keeper sees to the rest. True once.
+        """
+        with self._guard:
+            if self.phase is not Phase.LEASED or self._clock() >= self.stop_at:
+                return False
+            self.phase = Phase.BEGUN
+            return True
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call this once when the task must stop, from a thread of the keeper; at once where it must stop already.
+
+        The callback must not block. It sets the stop in motion; `Keeper.gone` says when the task is really gone.
+        """
+        with self._guard:
+            if self.stop is None:
+                self._on_stop = callback
+                return
+        callback()
+
+    def must_stop(self, why: Stop) -> Callable[[], None] | None:
+        """For the keeper, which holds the guard: mark it as stopped; returns what to call when the guard is free."""
+        self.phase, self.stop, self.is_extended = Phase.STOPPED, why, False
+        callback, self._on_stop = self._on_stop, None
+        return callback

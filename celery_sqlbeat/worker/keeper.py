@@ -1,0 +1,213 @@
+"""Keeps the leases of one worker process: begins runs, extends them, stops tasks in time, writes outcomes.
+
+Without thread, socket, Celery or sleep: its owner calls its steps and gives the clock. docs/design/worker.md says why.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from celery_sqlbeat.lifecycle import Ending, after_lost_lease, given_back
+from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.store.protocol import WorkerStore
+from celery_sqlbeat.worker.heartbeats import Heartbeats, call
+from celery_sqlbeat.worker.holding import Guard, Holding, Phase, Stop
+from celery_sqlbeat.worker.holdings import Holdings
+from celery_sqlbeat.worker.outcomes import Outcomes, Then
+from celery_sqlbeat.worker.standing import Standing
+from celery_sqlbeat.worker.starting import Answered, Starts
+from celery_sqlbeat.worker.timing import Timing
+
+logger = logging.getLogger(__name__)
+
+SERVE, BEAT, WATCH = "serve", "beat", "watch"  # the three steps, each of which may have a thread of its own
+NOT_BEGUN = "not begun"  # the reason of a run that was given back before its body ran
+
+
+class Keeper:
+    """What one worker process holds. `serve`, `beat` and `watch` are each called by one thread, or all by `turn`.
+
+    All other methods may be called from any thread; they never block and never raise. What they lead to happens in the
+    next step, and so do the callbacks: in a thread of the keeper, which they must not block.
+    """
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        timing: Timing,
+        clock: Callable[[], float] = time.monotonic,
+        wake: Callable[[str], None] = lambda step: None,
+        heartbeat_store: WorkerStore | None = None,
+        standing: Standing | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        """`wake` is told which step has something to do sooner than it said.
+
+        `heartbeat_store`: the same store through a connection of its own, so that no slow start delays a heartbeat.
+        `guard`: a native lock, where `threading` is patched.
+        """
+        self._holdings = Holdings(timing, clock, guard)
+        self._outcomes = Outcomes(store, self._holdings)
+        self._starts = Starts(store, self._holdings, self._begun, self._not_begun)
+        self._heartbeats = Heartbeats(heartbeat_store or store, self._holdings)
+        self._standing = standing
+        self._wake = wake
+        self._serves_at = self._beats_at = self._watches_at = float("inf")
+
+    def ask(self, request: StartRequest, answered: Answered, ahead: bool = False) -> None:
+        """Ask whether a message may begin; `answered` is called once, in the keeper's thread, unless withdrawn before.
+
+        After `Begun` the holding must be taken (`holding.take()`) when its body begins. `ahead`: the message has no
+        slot of the pool yet; if it is not taken within `Timing.ahead_seconds`, its lease is given back and `take` says
+        False.
+        `request.start_id` must be new for each delivery of a message (`Ids().one()`).
+        """
+        self._starts.ask(request, answered, ahead)
+        self._serve_soon(urgent=not ahead)
+
+    def hurry(self) -> None:
+        """Let what has gathered go out at once: somebody has the slot of the pool for what was asked ahead."""
+        self._starts.hurry()
+        self._wake(SERVE)
+
+    def withdraw(self, request: StartRequest) -> None:
+        """Want no answer: the message goes back to the broker. If its start is committed, it is un-started.
+
+        An answer may be on its way at this moment; whoever withdraws must then call `unstart` with its holding.
+        """
+        self._starts.withdraw(request)
+        self._wake(SERVE)
+
+    def unstart(self, holding: Holding, then: Then | None = None, reason: str = NOT_BEGUN) -> None:
+        """Give back a run whose body never ran: the same attempt is due again at once, under a new claim."""
+        self._end(holding, _not_begun(holding, reason), 0.0, then)
+
+    def finish(self, holding: Holding, ending: Ending, then: Then | None = None) -> None:
+        """Write how a task ended: then(True) once it is written, then(False) if the lease was lost and nothing is.
+
+        It is kept and tried again until one of both is known. What was abandoned is released for another attempt,
+        whatever the task says: it was told that its lease is lost and may have left its work undone.
+        """
+        self._end(holding, ending, 0.0, then)
+
+    def retrying(self, holding: Holding, seconds: float, then: Then | None = None) -> None:
+        """Celery's own retry is due in so many seconds: keep the attempt, with a lease that lasts until after that."""
+        self._end(holding, None, max(0.0, seconds), then)
+
+    def gone(self, holding: Holding) -> None:
+        """Say that the task of a stopped holding is really gone: what was abandoned is released for another attempt."""
+        self._end(holding, _abandoned(holding), 0.0, None)
+
+    def close(self) -> None:
+        """Begin nothing more: waiting messages are answered `Away`, what has not begun is given back.
+
+        Go on with the steps until `is_idle`: outcomes are still written, and leases extended.
+        """
+        self._starts.close()
+        self._outcomes.close()
+        for holding in self._holdings.all():
+            if holding.phase is Phase.LEASED:
+                self._not_begun(holding)
+        self._wake(SERVE)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for an answer and every outcome is written, or known to be lost."""
+        return self._starts.is_idle and self._outcomes.is_idle
+
+    @property
+    def held(self) -> int:
+        """How many runs this process holds."""
+        return len(self._holdings)
+
+    def turn(self) -> float:
+        """One round of all three, for an owner with one thread; returns the seconds until the next (0: at once)."""
+        self.watch()  # first: after a standstill nothing may be extended that should have been stopped
+        return min(self.beat(), self.serve(), self.watch())
+
+    def serve(self) -> float:
+        """Write one batch of outcomes and ask for one batch of starts; returns the seconds until the next round."""
+        self._serves_at = float("inf")  # whoever adds something from here on wakes the next round
+        wait = min(self._outcomes.step(), self._starts.step())
+        self._serves_at = self._holdings.clock() + wait
+        return wait
+
+    def beat(self) -> float:
+        """Extend leases and say that this worker is alive; returns the seconds until the next round."""
+        wait = self._heartbeats.step()
+        if self._standing is not None:
+            wait = min(wait, self._standing.step())
+        self._beats_at = self._holdings.clock() + wait
+        return wait
+
+    def watch(self) -> float:
+        """Stop what must not go on, and give back what did not begin in time. Asks no database, so it is never late."""
+        now = self._holdings.clock()
+        late, stops = [], []
+        for one in self._holdings.all():
+            with self._holdings.guard:
+                if one.phase is Phase.LEASED and now >= min(one.take_by, one.stop_at):
+                    late.append(one)
+                elif one.phase is Phase.BEGUN and now >= one.stop_at:
+                    stops.append((one, one.must_stop(Stop.ABANDONED)))
+        for one in late:
+            self._not_begun(one)
+        for one, callback in stops:
+            logger.error(
+                "run %s of job %r is abandoned, its lease was not extended for %.1f s: its task is stopped",
+                one.run.run_id,
+                one.run.job_name,
+                now - one.sent_at,
+            )
+            call(callback)
+        self._watches_at = min((_watch_at(one) for one in self._holdings.all()), default=float("inf"))
+        return max(0.0, self._watches_at - self._holdings.clock())
+
+    def leave(self) -> None:
+        """The last thing: say that this worker has stopped in order. May raise a StoreError."""
+        if self._standing is not None:
+            self._standing.say_stopped()
+
+    def _serve_soon(self, urgent: bool = False) -> None:
+        timing = self._holdings.timing
+        soon = timing.gather_slots if urgent else timing.gather_starts
+        if self._serves_at > self._holdings.clock() + soon:  # else it comes by itself, since it gathers
+            self._wake(SERVE)
+
+    def _begun(self, holding: Holding) -> None:
+        if holding.beat_at < self._beats_at:
+            self._wake(BEAT)
+        if _watch_at(holding) < self._watches_at:
+            self._wake(WATCH)
+
+    def _not_begun(self, holding: Holding) -> None:
+        self._end(holding, _not_begun(holding, NOT_BEGUN), 0.0, None)
+
+    def _end(self, holding: Holding, ending: Ending | None, keep_seconds: float, then: Then | None) -> None:
+        with self._holdings.guard:
+            if holding.stop is Stop.ABANDONED:
+                ending = _abandoned(holding)
+            if holding.phase is not Phase.OVER:
+                holding.phase = Phase.ENDING
+            if ending is None:
+                holding.is_extended = False  # from here on its lease is longer than a heartbeat would make it
+        self._outcomes.add(holding, ending, keep_seconds, then)
+        self._serve_soon()
+
+
+def _not_begun(holding: Holding, reason: str) -> Ending:
+    """The same attempt, due at once. Another one where only Celery's own retry did not begin: its body ran before."""
+    if holding.celery_retries:
+        return after_lost_lease(holding.run.lost_leases, 0, reason, counted=False)
+    return given_back(reason)
+
+
+def _abandoned(holding: Holding) -> Ending:
+    """Another attempt, due at once. Not counted: the database was away, the slot is not to blame."""
+    return after_lost_lease(holding.run.lost_leases, 0, "abandoned", counted=False)
+
+
+def _watch_at(holding: Holding) -> float:
+    if holding.phase is Phase.LEASED:
+        return min(holding.take_by, holding.stop_at)
+    return holding.stop_at if holding.phase is Phase.BEGUN else float("inf")

@@ -1,0 +1,252 @@
+"""What one worker process has of the database: whose store it is, the keeper and its threads, and the rules of endings.
+
+Opened by a native thread that goes on until the database has answered; until then whoever asks waits a bounded time.
+"""
+
+import logging
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from celery_sqlbeat.config import Settings
+from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.model import Node, StartRequest
+from celery_sqlbeat.store import Store, open_store
+from celery_sqlbeat.unpatched import original
+from celery_sqlbeat.worker import native
+from celery_sqlbeat.worker.answers import Answer, Away
+from celery_sqlbeat.worker.endings import End, Rules, ending
+from celery_sqlbeat.worker.engine import Alarm, Engine
+from celery_sqlbeat.worker.header import Header
+from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.keeper import BEAT, Keeper
+from celery_sqlbeat.worker.outcomes import Then
+from celery_sqlbeat.worker.standing import Standing
+from celery_sqlbeat.worker.timing import Timing
+
+logger = logging.getLogger(__name__)
+
+_FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0  # seconds between two tries to open the store
+_LONGEST_ENDING = 10.0  # seconds that the end of a worker waits for its outcomes to be written
+
+
+class Foreign(NamedTuple):
+    """The message is another store's or namespace's: back to the broker with it, after a delay."""
+
+    reason: str
+
+
+class Early(NamedTuple):
+    """A message that came before the database had answered for the first time."""
+
+    header: Header
+    request: StartRequest
+    answered: Callable[[Answer | Foreign], None]
+    ahead: bool
+    give_up_at: float = 0.0
+
+
+class Office:
+    """The database as one worker process sees it. Its methods may be called from any thread, and do not block."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        describe: Callable[[], Node],
+        is_configured: bool,
+        timing: Timing | None = None,
+    ) -> None:
+        """`is_configured`: whether the app names a database. If not, its absence is nothing to speak of."""
+        self.settings = settings
+        self.store_id: str | None = None
+        self.keeper: Keeper | None = None
+        self._describe = describe
+        self._is_configured = is_configured
+        self._timing = timing or Timing.of(settings)
+        self._rules = Rules.of(settings)
+        self._early: deque[Early] = deque()
+        self._lock = native.lock()
+        self._alarm = Alarm(original("_thread", "allocate_lock"))
+        self._stores: list[Store] = []
+        self._engine: Engine | None = None
+        self._is_open = False
+        self._said: str | None = None
+        self._pid = os.getpid()
+
+    def open(self) -> None:
+        """Start, in the process that consumes, and only there."""
+        with self._lock:
+            if self._is_open:
+                return
+            self._is_open = True
+        native.start(self._open)
+
+    def ask(
+        self,
+        header: Header,
+        request: StartRequest,
+        answered: Callable[[Answer | Foreign], None],
+        ahead: bool = False,
+    ) -> None:
+        """Ask whether a message may begin; `answered` is called once, from another thread."""
+        self.open()
+        with self._lock:
+            keeper = self.keeper
+            if keeper is None:
+                give_up_at = time.monotonic() + self._timing.ask_seconds
+                self._early.append(Early(header, request, answered, ahead, give_up_at))
+                self._alarm.ring()
+                return
+        self._ask(keeper, Early(header, request, answered, ahead))
+
+    def hurry(self) -> None:
+        """Somebody waits with a slot in hand for what was asked ahead."""
+        if self.keeper is not None:
+            self.keeper.hurry()
+
+    def withdraw(self, request: StartRequest) -> None:
+        """Want no answer any more."""
+        with self._lock:
+            self._early = deque(one for one in self._early if one.request is not request)
+        if self.keeper is not None:
+            self.keeper.withdraw(request)
+
+    def finish(
+        self,
+        holding: Holding,
+        end: End,
+        error: str | None = None,
+        traceback: str | None = None,
+        then: Then | None = None,
+    ) -> None:
+        """Write how a task ended."""
+        if self.keeper is not None:  # always: it has made the holding
+            decided = ending(end, holding.run, self._rules, random.random, error, traceback)
+            self.keeper.finish(holding, decided, then)
+
+    def unstart(self, holding: Holding) -> None:
+        """Give back a run whose body never ran."""
+        if self.keeper is not None:
+            self.keeper.unstart(holding)
+
+    def retrying(self, holding: Holding, seconds: float, then: Then) -> None:
+        """Celery's own retry follows in so many seconds."""
+        if self.keeper is not None:
+            self.keeper.retrying(holding, seconds, then)
+
+    def queues_changed(self) -> None:
+        """Say soon which queues this worker consumes now."""
+        if self._engine is not None:
+            self._engine.wake(BEAT)
+
+    def settle(self, seconds: float = _LONGEST_ENDING) -> None:
+        """Wait until what has ended is written, but not longer."""
+        sleep = original("time", "sleep")  # gevent allows no green one where a signal ends the worker
+        end = time.monotonic() + seconds
+        while self.keeper is not None and not self.keeper.is_idle and time.monotonic() < end:
+            sleep(0.01)
+
+    def close(self) -> None:
+        """Write what is left, say that this worker has stopped, and end the threads."""
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+        self._alarm.ring()
+        if not was_open or os.getpid() != self._pid:
+            return
+        if self._engine is not None:
+            if not self._engine.stop(_LONGEST_ENDING):
+                logger.error("some outcomes could not be written; their runs are taken over when their leases end")
+            try:
+                self._engine.keeper.leave()
+            except StoreError as error:
+                logger.warning("this worker could not say that it has stopped: %s", error)
+        for store in self._stores:
+            store.close()
+
+    def _ask(self, keeper: Keeper, one: Early) -> None:
+        if (one.header.store, one.header.namespace) == (self.store_id, self.settings.namespace):
+            keeper.ask(one.request, one.answered, one.ahead)
+            return
+        there = f"store {one.header.store}, namespace {one.header.namespace!r}"
+        here = f"store {self.store_id}, namespace {self.settings.namespace!r}"
+        one.answered(Foreign(f"it is of {there}, and this worker is on {here}"))
+
+    def _open(self) -> None:
+        """Try until the database has answered; in a native thread."""
+        wait = _FIRST_LOOK
+        while self._is_open:
+            if self._looks_there():
+                try:
+                    self._begin()
+                    return
+                except StoreError as error:
+                    self._say(str(error))
+                except Exception:
+                    logger.exception("the worker cannot keep leases")
+                    wait = _LONGEST_LOOK
+            self._give_up()
+            with self._lock:
+                soonest = min((one.give_up_at for one in self._early), default=float("inf"))
+            self._alarm.sleep(min(wait, max(0.01, soonest - time.monotonic())))
+            wait = min(_LONGEST_LOOK if self._looks_there() else 1.0, 2 * wait)
+
+    def _looks_there(self) -> bool:
+        # A look would make the file; only beat and `init` may.
+        url = self.settings.database_url
+        if url.database != "sqlite" or url.in_memory or os.path.exists(url.name or ""):
+            return True
+        if self._is_configured or self._early:
+            self._say(f"there is no {url} yet; start a beat, or run `celery sqlbeat init`")
+        return False
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            logger.warning("this worker cannot keep leases yet, and begins no scheduled task: %s", text)
+
+    def _begin(self) -> None:
+        store = open_store(self.settings)
+        self._stores.append(store)
+        try:
+            store.check_schema()
+            store_id, _ = store.nodes().identity()
+        except BaseException:
+            self._stores.remove(store)
+            store.close()
+            raise
+        beats = open_store(self.settings)  # a connection of its own, so that no slow start delays a heartbeat
+        self._stores.append(beats)
+        name = self._describe().node_id
+
+        def make(wake: Callable[[str], None]) -> Keeper:
+            standing = Standing(beats.nodes(), self._describe, self.settings.heartbeat_interval, time.monotonic)
+            return Keeper(
+                store.for_worker(name),
+                self._timing,
+                time.monotonic,
+                wake,
+                beats.for_worker(name),
+                standing,
+                native.lock(),
+            )
+
+        engine = Engine(make, original("_thread", "start_new_thread"), original("_thread", "allocate_lock"))
+        with self._lock:
+            if not self._is_open:
+                return
+            self._engine, self.store_id, self.keeper = engine, store_id, engine.keeper
+            early, self._early = self._early, deque()
+        engine.start()
+        for one in early:
+            self._ask(engine.keeper, one)
+
+    def _give_up(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [one for one in self._early if one.give_up_at <= now]
+            self._early = deque(one for one in self._early if one.give_up_at > now)
+        for one in late:
+            native.called(lambda one=one: one.answered(Away("the database could not be asked")))  # type: ignore[misc]

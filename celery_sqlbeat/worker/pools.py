@@ -1,0 +1,93 @@
+"""What the kinds of Celery's pools need: how a slot is taken, how a task is stopped, and who serves the consumer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.gate import Gate
+from celery_sqlbeat.worker.loop_slots import LoopSlots
+from celery_sqlbeat.worker.loops import Loop, PipedLoop, PlainLoop
+from celery_sqlbeat.worker.relay import relay_logs
+from celery_sqlbeat.worker.slots import InnerSlots, Process, Slots, ThreadedSlots
+from celery_sqlbeat.worker.stopping import ProcessStop, green_window, solo_window, thread_window
+from celery_sqlbeat.worker.window import Window, watch_bodies
+
+Action = Callable[[], None]
+
+
+class Pool:
+    """One kind of pool."""
+
+    def __init__(self, slots: Slots, stop: Callable[[Execution], None], pool: Any, kills_at_end: bool) -> None:
+        self.slots = slots
+        self.stop = stop
+        self.kills_at_end = kills_at_end
+        """Whether a cold end of the worker ends the tasks themselves, so that they are gone when it returns."""
+        self._pool = pool
+
+    def has_dropped(self, execution: Execution) -> bool:
+        """Whether the pool has forgotten a task that no child had accepted: it does so when the connection is lost."""
+        if not self.kills_at_end or execution.pid is not None:
+            return False
+        result = execution.req._apply_result and execution.req._apply_result()
+        return result is None or result._job not in self._pool._pool._cache
+
+
+def loop_for(worker: Any, consumer: Any) -> Loop:
+    """How other threads reach the one that serves the consumer."""
+    if worker.use_eventloop:
+        return PipedLoop()
+    if getattr(worker.pool, "is_green", False):
+        loop = PipedLoop()
+        loop.listen(_spawn(worker.pool))
+        relay_logs(loop)
+        return loop
+    return PlainLoop(consumer.call_soon)
+
+
+def pool_for(worker: Any, gate: Gate, process: Process, loop: Loop) -> Pool:
+    """The kind of this worker's pool."""
+    pool = worker.pool
+    if type(pool).uses_semaphore:
+        kind = LoopSlots if worker.use_eventloop else ThreadedSlots
+        return Pool(kind(gate, worker, process), ProcessStop(pool), pool, kills_at_end=True)
+    watch_bodies()
+    if getattr(pool, "is_green", False):
+        kill, current = _killer(pool), pool.getcurrent
+
+        def window(execution: Execution) -> Window:
+            return green_window(execution, loop, kill, current())
+
+        spawn = _spawn(pool)
+        slots = InnerSlots(gate, pool, loop.post, window, lambda action: spawn(action))
+    else:
+        is_solo = type(pool).__module__.endswith(".solo")
+        slots = InnerSlots(gate, pool, _at_once, solo_window if is_solo else thread_window, _at_once)
+    return Pool(slots, _stop_window, pool, kills_at_end=False)
+
+
+def _stop_window(execution: Execution) -> None:
+    if execution.window is not None:
+        execution.window.stop()
+
+
+def _at_once(action: Action) -> None:
+    action()
+
+
+def _spawn(pool: Any) -> Callable[[Action], Any]:
+    if type(pool).__module__.endswith(".eventlet"):
+        import eventlet
+
+        return lambda action: eventlet.spawn_n(action)
+    import gevent
+
+    return lambda action: gevent.spawn(action)
+
+
+def _killer(pool: Any) -> Callable[[Any, BaseException], None]:
+    if type(pool).__module__.endswith(".eventlet"):
+        from eventlet.greenthread import kill
+
+        return lambda green, error: kill(green, error)
+    return lambda green, error: green.kill(error, block=False)

@@ -1,0 +1,34 @@
+"""What is kept of an error, as text. And when a retry is due. Errors come from tasks, and may be anything."""
+
+import numbers
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from celery.utils.time import maybe_make_aware
+from kombu.utils.encoding import safe_repr, safe_str
+
+
+class Report(NamedTuple):
+    """What is stored of an error; the store bounds it."""
+
+    error: str | None = None
+    traceback: str | None = None
+
+
+NO_REPORT = Report()
+
+
+def report(error: BaseException, exc_info: Any) -> Report:
+    """The error and its traceback."""
+    text, trace = safe_repr(error), safe_str(getattr(exc_info, "traceback", None) or "")  # type: ignore[no-untyped-call]
+    return Report(text or type(error).__name__, trace or None)
+
+
+def seconds_until(when: Any, app: Any) -> float:
+    """How long until Celery's own retry is due: it says so in seconds, as an instant, or not at all (at once)."""
+    if isinstance(when, numbers.Real):
+        return max(0.0, float(when))
+    if isinstance(when, datetime):
+        at: datetime = maybe_make_aware(when, app.timezone)
+        return max(0.0, (at - datetime.now(timezone.utc)).total_seconds())
+    return 0.0

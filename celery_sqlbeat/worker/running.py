@@ -1,0 +1,52 @@
+"""Which run the task that asks is the body of: the worker writes it into the request, and the task's process reads it.
+
+In prefork the request travels to the child process, and the marks are memory that it shares with the main process.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from celery import _state
+
+from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.worker.current import CurrentRun
+from celery_sqlbeat.worker.header import HEADER, STARTED
+from celery_sqlbeat.worker.marks import Marks
+from celery_sqlbeat.worker.stopped import TaskStopped
+
+_shared: list[Marks] = []  # at most one: of this process, or of the one it was forked from
+
+
+class TaskRun(CurrentRun):
+    """The current run as Celery's tasks see it."""
+
+    __slots__ = ()
+    error = TaskStopped
+
+
+def share(marks: Marks) -> None:
+    """Let the tasks of this process, and of those forked from it, read these marks."""
+    _shared[:] = [marks]
+
+
+def written(header: Mapping[str, Any], run: StartedRun, place: int | None) -> dict[str, Any]:
+    """The header as the task's process gets it: with the facts of the run that has begun."""
+    facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, place]
+    return {**header, STARTED: facts}
+
+
+def current_run() -> CurrentRun | None:
+    """The run that the calling task is the body of; None outside of a task that a job started."""
+    task = _state.get_current_worker_task()
+    header = task and task.request.get(HEADER)
+    facts = header.get(STARTED) if isinstance(header, dict) else None
+    if not facts:
+        return None
+    job_name, scheduled_for, attempt, fence, place = facts
+    return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, partial(_is_lost, place))
+
+
+def _is_lost(place: int | None) -> bool:
+    return any(marks.is_set(place) for marks in _shared)

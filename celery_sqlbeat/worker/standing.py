@@ -1,0 +1,44 @@
+"""Says that this worker is alive and which queues it consumes, so that beats lease what they send there."""
+
+import logging
+from collections.abc import Callable
+
+from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.model import Node
+from celery_sqlbeat.store.protocol import NodeStore
+from celery_sqlbeat.worker.waiting import Pause
+
+logger = logging.getLogger(__name__)
+
+
+class Standing:
+    """This worker among the nodes of its namespace. Used by the thread that extends leases."""
+
+    def __init__(
+        self, nodes: NodeStore, describe: Callable[[], Node], interval: float, clock: Callable[[], float]
+    ) -> None:
+        """`describe` is asked at every heartbeat, since a worker's queues change while it runs; it must not block."""
+        self._nodes = nodes
+        self._describe = describe
+        self._interval = interval
+        self._clock = clock
+        self._next_at = clock()
+        self._pause = Pause()
+
+    def step(self) -> float:
+        """Say so if it is time; returns the seconds until the next time."""
+        now = self._clock()
+        if now >= max(self._next_at, self._pause.until):
+            try:
+                self._nodes.note(self._describe())
+            except StoreError as error:
+                self._pause.failed(self._clock())
+                logger.warning("this worker could not say that it is alive: %s", error)
+            else:
+                self._pause.succeeded()
+                self._next_at = now + self._interval
+        return max(0.0, max(self._next_at, self._pause.until) - self._clock())
+
+    def say_stopped(self) -> None:
+        """Leave the register in order."""
+        self._nodes.stop(self._describe().node_id)

@@ -1,0 +1,216 @@
+"""A keeper on a real SQLite store in memory, whose clocks the test sets and whose answers the test loses."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.lifecycle import Ending, after_success
+from celery_sqlbeat.model import Claim, StartedRun, StartRequest
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.protocol import Extended, WorkerStore
+from celery_sqlbeat.store.sqlite import Sqlite
+from celery_sqlbeat.store.sqlite_values import text_of
+from celery_sqlbeat.url import database_url
+from celery_sqlbeat.worker.answers import Answer, Begun
+from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.keeper import Keeper
+from celery_sqlbeat.worker.timing import Timing
+from tests.contract.world import NOON, World
+
+T = TypeVar("T")
+AWAY = DatabaseAway("away")
+BUSY = DatabaseBusy("busy")
+REFUSED = StoreError("refused")
+
+
+class Line:
+    """The way to the store: counts what goes over it, and fails as it is told."""
+
+    def __init__(self, store: WorkerStore) -> None:
+        self._store = store
+        self.sent: Counter[str] = Counter()
+        self.rows: list[tuple[str, int]] = []
+        self.is_away = False
+        self.lose_reply_to: str | None = None
+        self.bad: dict[str, StoreError] = {}
+        """What a statement with this run id leads to."""
+        self.errors: dict[str, StoreError] = {}
+        """What every statement of this kind leads to."""
+        self.locked: set[str] = set()
+        """Runs whose rows somebody keeps locked; heartbeats pass them by."""
+        self.during: Callable[[str], None] = lambda kind: None
+        self.after: Callable[[str], None] = lambda kind: None
+
+    def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
+        rows = list(requests)
+        self._before("start", [one.run_id for one in rows])
+        return self._after("start", self._store.start(rows))
+
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
+        self._before("extend", [run.run_id for run, _ in held])
+        lost, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
+        return self._after("extend", Extended(lost, self.locked & {run.run_id for run, _ in held}))
+
+    def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
+        rows = list(outcomes)
+        self._before("finish", [run.run_id for run, _ in rows])
+        return self._after("finish", self._store.finish(rows))
+
+    def _before(self, kind: str, run_ids: Sequence[str]) -> None:
+        assert run_ids and len(set(run_ids)) == len(run_ids), "a batch has each run once"
+        self.sent[kind] += 1
+        self.rows.append((kind, len(run_ids)))
+        if self.is_away:
+            raise AWAY
+        for run_id in run_ids:
+            if run_id in self.bad:
+                raise self.bad[run_id]
+        if kind in self.errors:
+            raise self.errors[kind]
+        self.during(kind)
+
+    def _after(self, kind: str, answer: T) -> T:
+        self.after(kind)
+        if self.lose_reply_to == kind:
+            self.lose_reply_to = None
+            raise AWAY
+        return answer
+
+
+class Rig:
+    """A world, a keeper in it, and short words for what happens to them."""
+
+    def __init__(self, timing: Timing | None = None) -> None:
+        self.monotonic = 1000.0
+        now = [NOON]
+        store = Store(Database(Sqlite(database_url("sqlite:///:memory:"), clock=lambda: now[0])), "test")
+        store.migrate()
+        weakref.finalize(self, store.close)  # from 3.13 on, Python warns of connections that nobody closed
+        self._database = store.database
+        self.world = World(store, self._sql, lambda instant: now.__setitem__(0, instant))
+        self.line = Line(store.for_worker("worker-1"))
+        self.woken: Counter[str] = Counter()
+        self.keeper = Keeper(
+            self.line,
+            timing or Timing(),
+            clock=lambda: self.monotonic,
+            wake=lambda step: self.woken.update([step]),
+        )
+        self.answers: dict[str, list[Answer]] = {}
+        self.stopped: list[str] = []
+        self.written: dict[str, list[bool]] = {}
+
+    def _sql(self, text: str, values: Sequence[Any]) -> list[Mapping[str, Any]]:
+        def work(session: Any) -> list[Mapping[str, Any]]:
+            plain = [text_of(value) if isinstance(value, datetime) else value for value in values]
+            cursor = session._connection.execute(text, plain)
+            names = [column[0].lower() for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        return self._database.write(work)
+
+    def later(self, seconds: float) -> None:
+        """Both clocks run on; nothing happens meanwhile."""
+        self.monotonic += seconds
+        self.world.later(seconds)
+
+    def run_for(self, seconds: float) -> None:
+        """Both clocks run on, and the keeper does what it has to."""
+        end = self.monotonic + seconds
+        for _ in range(100_000):
+            wait = self.keeper.turn()
+            if wait > 0:
+                step = min(wait, end - self.monotonic)
+                if step <= 0:
+                    return
+                self.later(step + 1e-6)
+        raise AssertionError("the keeper is in a busy loop")
+
+    def settle(self) -> None:
+        """The keeper does everything that it has to do now."""
+        for _ in range(1000):
+            if self.keeper.turn() > 0:
+                return
+        raise AssertionError("the keeper is in a busy loop")
+
+    def claims(self, count: int, **columns: Any) -> list[Claim]:
+        """So many published messages, each of a job of its own."""
+        for _ in range(count):
+            self.world.add(**columns)
+        claims = self.world.claim().claims
+        self.world.publish(*claims)
+        return claims
+
+    def claim(self, **columns: Any) -> Claim:
+        """One published message."""
+        (claim,) = self.claims(1, **columns)
+        return claim
+
+    def ask(self, claim: Claim, celery_retries: int = 0, ahead: bool = False) -> StartRequest:
+        """A message of this claim wants to begin."""
+        request = self.world.request(claim, celery_retries)
+        heard = self.answers.setdefault(request.start_id, [])
+        self.keeper.ask(request, heard.append, ahead)
+        return request
+
+    def answer(self, request: StartRequest) -> Answer | None:
+        """What it heard; at most one answer."""
+        heard = self.answers[request.start_id]
+        assert len(heard) <= 1
+        return heard[0] if heard else None
+
+    def holding(self, request: StartRequest) -> Holding:
+        """What it holds now."""
+        answer = self.answer(request)
+        assert isinstance(answer, Begun), answer
+        return answer.holding
+
+    def begin(self, claim: Claim | None = None, **columns: Any) -> Holding:
+        """A run whose body has begun."""
+        claim = claim or self.claim(**columns)
+        request = self.ask(claim)
+        self.settle()
+        holding = self.holding(request)
+        self.take(holding)
+        return holding
+
+    def begin_again(self, claim: Claim, celery_retries: int) -> Holding:
+        """Celery's own retry of a run begins."""
+        request = self.ask(claim, celery_retries)
+        self.settle()
+        holding = self.holding(request)
+        self.take(holding)
+        return holding
+
+    def take(self, holding: Holding) -> None:
+        """Its body begins."""
+        assert holding.take()
+        holding.on_stop(lambda: self.stopped.append(holding.run.run_id))
+
+    def finish(self, holding: Holding, ending: Ending | None = None) -> None:
+        """Its task ended."""
+        heard = self.written.setdefault(holding.run.run_id, [])
+        self.keeper.finish(holding, ending or after_success(), heard.append)
+
+    def is_lost(self, holding: Holding) -> bool:
+        """Whether its task must stop, by now."""
+        return holding.lost
+
+    def is_idle(self) -> bool:
+        """Whether the keeper has nothing to do any more, by now."""
+        return self.keeper.is_idle
+
+    def state(self, run: Claim | StartedRun) -> str:
+        """The state of a run in the database."""
+        (row,) = self.world.sql("SELECT State FROM JobRuns WHERE RunId = ?", run.run_id)
+        state: str = row["state"]
+        return state
+
+    def holder(self, run: Claim | StartedRun) -> str | None:
+        """Who holds the job."""
+        held: str | None = self.world.job(run.job_name)["lockedby"]
+        return held

@@ -1,0 +1,260 @@
+"""What Celery says about a request, and what the worker makes of it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import Ignore, Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker import state
+
+from celery_sqlbeat.worker.endings import End
+from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.header import HEADER, Header
+from celery_sqlbeat.worker.marks import Marks
+from celery_sqlbeat.worker.stopped import TaskStopped
+from tests.process.brokers import SLOT
+from tests.unit.worker.test_header import CLAIM, RAW
+
+
+class Request:
+    """As much of Celery's request as is wrapped."""
+
+    def __init__(self, late: bool) -> None:
+        self.id, self.name = CLAIM.run_id, "shop.add"
+        self.task = SimpleNamespace(acks_late=late)
+        self.request_dict: dict[str, Any] = {HEADER: RAW}
+        self.app = SimpleNamespace(timezone="UTC")
+        self.said: list[Any] = []
+        self._already_cancelled = False
+
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        self.said.append("accepted")
+
+    def on_success(self, failed__retval__runtime: Any) -> None:
+        failed, retval, _ = failed__retval__runtime
+        if failed:
+            self.on_failure(retval, return_ok=True)
+        else:
+            self.acknowledge()
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, Reject):
+            self.reject(requeue=error.requeue)
+        else:
+            self.acknowledge()
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        self.acknowledge()
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        self.said.append("terminated")
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
+        self.said.append("cancelled")
+        self._already_cancelled = True
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        self.said.append("acknowledged")
+
+    def reject(self, requeue: bool = False) -> None:
+        self.said.append(("rejected", requeue))
+
+
+class Office:
+    """Writes down how tasks ended; `write` lets the database answer."""
+
+    def __init__(self) -> None:
+        self.ended: list[End] = []
+        self.errors: list[str | None] = []
+        self.retries: list[float] = []
+        self.given_back = 0
+        self._then: list[Any] = []
+
+    def finish(self, holding: Any, end: End, error: str | None, traceback: str | None, then: Any) -> None:
+        self.ended.append(end)
+        self.errors.append(error)
+        self._then.append(then)
+
+    def retrying(self, holding: Any, seconds: float, then: Any) -> None:
+        self.retries.append(seconds)
+        self._then.append(then)
+
+    def unstart(self, holding: Any) -> None:
+        self.given_back += 1
+
+    def write(self) -> None:
+        for then in self._then:
+            then(True)
+
+
+class Holding:
+    lost = False
+    run = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, lease_seconds=120.0)
+
+    def on_stop(self, callback: Any) -> None:
+        self.stop = callback
+
+
+class Loop:
+    def post(self, action: Any) -> None:
+        action()
+
+    def run(self) -> None:
+        """Everything is done at once."""
+
+
+class Bench:
+    """An execution that has begun, and what is around it."""
+
+    def __init__(self, late: bool = True) -> None:
+        self.req, self.office, self.stopped = Request(late), Office(), 0
+        self.running: set[Execution] = set()
+        header = Header._make((*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
+        office: Any = self.office
+        self.execution = Execution(self.req, header, office, Loop(), Marks(8), self._stop, self.running)
+        self.holding = Holding()
+        begun: Any = self.holding
+        self.execution.begin(begun)
+
+    def _stop(self, _execution: Execution) -> None:
+        self.stopped += 1
+
+    def fails(self, error: BaseException) -> None:
+        try:
+            raise error
+        except BaseException:
+            self.req.on_failure(ExceptionInfo())
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "should_stop", None)
+    monkeypatch.setattr(state, "should_terminate", None)
+
+
+def test_a_success_is_acknowledged_once_it_is_written() -> None:
+    bench = Bench()
+    bench.req.on_success((0, "3", 0.1))
+    assert bench.office.ended == [End.SUCCESS] and bench.req.said == []
+    bench.office.write()
+    assert bench.req.said == ["acknowledged"] and bench.running == set()
+
+
+def test_an_early_acknowledgement_waits_for_nothing() -> None:
+    bench = Bench(late=False)
+    bench.req.acknowledge()
+    assert bench.req.said == ["acknowledged"]
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (ValueError("no"), End.FAILURE),
+        (SystemExit(3), End.FAILURE),
+        (Ignore(), End.IGNORED),
+        (Ignore("Replaced by new task"), End.REPLACED),
+        (Reject("no"), End.REJECTED),
+        (Reject("no", requeue=True), End.REQUEUED),
+        (WorkerLostError("signal 9"), End.CHILD_LOST),
+        (Terminated(15), End.REVOKED),
+        (TaskStopped("lost"), End.IGNORED),  # the keeper knows better: nobody asks what a lost run says
+    ],
+    ids=repr,
+)
+def test_how_it_ended_is_told_by_the_error(error: BaseException, end: End) -> None:
+    bench = Bench()
+    bench.fails(error)
+    assert bench.office.ended == [end]
+
+
+def test_the_error_is_kept_as_text_even_where_its_repr_fails() -> None:
+    class Odd(Exception):
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    bench = Bench()
+    bench.fails(Odd())
+    assert bench.office.ended == [End.FAILURE] and bench.office.errors[0]
+
+
+def test_a_rejected_message_goes_back_after_its_outcome_is_written() -> None:
+    bench = Bench()
+    bench.fails(Reject("no", requeue=True))
+    assert bench.req.said == []
+    bench.office.write()
+    assert bench.req.said == [("rejected", True)]
+
+
+def test_only_the_first_word_about_an_end_counts() -> None:
+    bench = Bench()
+    bench.fails(ValueError("no"))
+    bench.req.on_success((0, None, 0.1))
+    assert bench.office.ended == [End.FAILURE]
+    bench.office.write()
+    assert bench.req.said == ["acknowledged"]
+
+
+def test_a_time_limit_ends_it_when_celery_has_killed_the_process() -> None:
+    bench = Bench()
+    bench.fails(TimeLimitExceeded(1))
+    assert bench.office.ended == []
+    bench.req.on_timeout(False, 1)
+    assert bench.office.ended == [End.TIME_LIMIT] and bench.office.errors == ["TimeLimitExceeded(1)"]
+
+
+def test_a_soft_time_limit_by_itself_ends_nothing() -> None:
+    bench = Bench(late=False)
+    bench.req.on_timeout(soft=True, timeout=1)
+    assert bench.office.ended == []
+
+
+@pytest.mark.parametrize(("when", "seconds"), [(30, 30.0), (None, 0.0), (1.5, 1.5), (-1, 0.0)])
+def test_celerys_own_retry_keeps_the_run(when: Any, seconds: float) -> None:
+    bench = Bench()
+    bench.fails(Retry(when=when))
+    assert bench.office.retries == [seconds] and bench.office.ended == []
+    bench.office.write()
+    assert bench.req.said == ["acknowledged"]
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("signal 15"), Terminated(15)], ids=repr)
+def test_a_child_that_the_end_of_the_worker_took_along_has_not_failed(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench()
+    monkeypatch.setattr(state, "should_terminate", 0)
+    bench.req.cancel(None)
+    bench.fails(error)
+    assert bench.office.ended == [End.STOPPED]
+
+
+def test_a_message_that_was_revoked_or_expired_with_its_slot_in_hand_says_so() -> None:
+    for expired, end in ((False, End.REVOKED), (True, End.EXPIRED)):
+        bench = Bench()
+        bench.req._announce_revoked("x", False, None, expired)
+        assert bench.office.ended == [end]
+
+
+def test_a_lost_run_is_marked_and_stopped() -> None:
+    bench = Bench()
+    bench.holding.stop()
+    assert bench.stopped == 1
+
+
+def test_what_was_lost_before_it_was_accepted_is_stopped_when_it_is() -> None:
+    bench = Bench()
+    bench.holding.lost = True
+    bench.req.on_accepted(77, 0.0)
+    assert bench.stopped == 1 and bench.execution.pid == 77 and bench.req.said == ["accepted"]
+
+
+def test_what_never_ran_is_given_back_once() -> None:
+    bench = Bench()
+    bench.execution.not_begun()
+    bench.execution.not_begun()
+    assert bench.office.given_back == 1 and bench.office.ended == []

@@ -1,0 +1,242 @@
+"""prefork: a message begins with its slot in hand; what will have one in a moment asks ahead. No slot is ever lost."""
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+
+from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.worker import loop_slots
+from celery_sqlbeat.worker.answers import Answer, Away, Begun, Stale
+from celery_sqlbeat.worker.foresight import Foresight
+from celery_sqlbeat.worker.gate import Asked, Gate
+from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.loop_slots import LoopSlots
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
+
+
+class Shop:
+    """A pool of so many slots, whose tasks and answers come when the test says."""
+
+    def __init__(self, processes: int, monkeypatch: pytest.MonkeyPatch, prefetch_multiplier: int = 4) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(loop_slots, "Foresight", lambda: Foresight(lambda: self.now))
+        self.semaphore = LaxBoundedSemaphore(processes)
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self.asked: dict[Asked, tuple[Callable[[Any], None], bool]] = {}
+        self.running: list[Asked] = []
+        self.refused: list[Asked] = []
+        self.hurried: list[Asked] = []
+        self.refuses_to_begin: set[Asked] = set()
+        self.more = 0
+        worker = SimpleNamespace(
+            semaphore=self.semaphore,
+            prefetch_multiplier=prefetch_multiplier,
+            _quick_acquire=self.semaphore.acquire,
+            _quick_release=self.semaphore.release,
+            timer=SimpleNamespace(call_after=self.call_after),
+        )
+        self.slots = LoopSlots(cast(Gate, self), worker, self.process)
+        self.loop = SimpleNamespace(post=lambda action: action())
+
+    # What the slots see of the gate
+
+    def ask(self, asked: Asked, answered: Callable[[Any], None], ahead: bool = False) -> None:
+        self.asked[asked] = (answered, ahead)
+
+    def hurry(self, asked: Asked) -> None:
+        self.hurried.append(asked)
+
+    def begins(self, asked: Asked, holding: Holding) -> bool:
+        return asked not in self.refuses_to_begin
+
+    def refuse(self, asked: Asked, answer: Answer) -> None:
+        self.refused.append(asked)
+
+    def waits_on(self, asked: Asked) -> None:
+        pass
+
+    def unstart_late(self, asked: Asked, holding: Holding) -> None:
+        self.refuses_to_begin.add(asked)
+
+    def read_ahead(self, messages: int) -> None:
+        self.more += messages
+
+    # What happens
+
+    def call_after(self, seconds: float, action: Callable[..., None], args: Any = ()) -> None:
+        heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), lambda: action(*args)))
+
+    def later(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._timers and self._timers[0][0] <= end:
+            self.now, _, action = heapq.heappop(self._timers)
+            action()
+        self.now = end
+
+    def process(self, req: Any) -> None:
+        req._apply_result = "handed over"
+        self.running.append(req.asked)
+
+    def message(self) -> Asked:
+        req = SimpleNamespace(_apply_result=None)
+        asked = Asked.__new__(Asked)
+        asked.req, asked.is_cut, asked.is_withdrawn = req, False, False
+        req.asked = asked
+        self.slots.foresee(asked)
+        self.semaphore.acquire(self.slots.admit, asked)
+        return asked
+
+    def answer(self, *messages: Asked, answer: Answer | None = None) -> None:
+        for asked in messages:
+            answered, _ = self.asked.pop(asked)
+            answered(answer or Begun(cast(Holding, SimpleNamespace(run=RUN))))
+
+    def end(self, *messages: Asked) -> None:
+        for asked in messages:
+            self.running.remove(asked)
+            self.semaphore.release()
+
+    def get_going(self, gap: float = 0.001) -> None:
+        """Short tasks, one after the other, with others that wait."""
+        first = self.message()
+        waiting = [self.message() for _ in range(80)]
+        self.answer(first)
+        for _ in range(80):
+            self.later(gap)
+            self.end(self.running[0])
+            self.answer(*list(self.asked))
+        assert len(waiting) == 80
+
+
+RUN = StartedRun("run", "claim", 1, "job", "name", "schedule", NOON, 1, 120.0, 3, 0, 0, 1, "start")
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
+    return Shop(1, monkeypatch)
+
+
+def test_a_message_asks_when_it_has_its_slot_and_not_before(shop: Shop) -> None:
+    first, second = shop.message(), shop.message()
+    assert set(shop.asked) == {first}
+    shop.answer(first)
+    assert shop.running == [first] and not shop.asked
+    shop.end(first)
+    assert set(shop.asked) == {second} and not shop.asked[second][1]
+
+
+def test_while_tasks_are_short_the_next_ones_ask_ahead_and_begin_at_once(shop: Shop) -> None:
+    shop.get_going()
+    last = shop.running[0]
+    ahead = [shop.message() for _ in range(5)]
+    assert set(shop.asked) == set(ahead) and all(shop.asked[one][1] for one in ahead)
+    shop.answer(*ahead)
+    assert shop.running == [last]
+    shop.end(last)
+    assert shop.running == [ahead[0]]
+
+
+def test_while_tasks_are_long_nobody_asks_ahead(shop: Shop) -> None:
+    shop.get_going(gap=0.05)
+    assert not [shop.message() for _ in range(5) if shop.asked]
+
+
+def test_a_slot_that_comes_before_its_answer_hurries_it(shop: Shop) -> None:
+    shop.get_going()
+    ahead = shop.message()
+    shop.end(shop.running[0])
+    assert shop.hurried[-1] is ahead and not shop.running
+    shop.answer(ahead)
+    assert shop.running == [ahead]
+
+
+@pytest.mark.parametrize("answer", [Stale(), Away("no database")])
+def test_what_is_refused_ahead_gives_its_slot_to_the_next(shop: Shop, answer: Answer) -> None:
+    shop.get_going()
+    refused, following = shop.message(), shop.message()
+    shop.answer(refused, answer=answer)
+    shop.answer(following)
+    assert shop.refused == [refused]
+    shop.end(shop.running[0])
+    assert shop.running == [following] and shop.refused == [refused]
+
+
+@pytest.mark.parametrize("answer", [Stale(), Away("no database")])
+def test_what_is_refused_with_its_slot_gives_it_to_the_next(shop: Shop, answer: Answer) -> None:
+    refused, following = shop.message(), shop.message()
+    shop.answer(refused, answer=answer)
+    shop.answer(following)
+    assert shop.running == [following] and shop.refused == [refused]
+
+
+def test_a_lease_that_was_given_back_before_its_slot_came_gives_the_slot_to_the_next(shop: Shop) -> None:
+    shop.get_going()
+    late, following = shop.message(), shop.message()
+    shop.answer(late, following)
+    shop.refuses_to_begin.add(late)
+    shop.end(shop.running[0])
+    assert shop.running == [following]
+
+
+def test_a_slot_does_not_wait_long_for_an_answer(shop: Shop) -> None:
+    first, second = shop.message(), shop.message()
+    shop.later(2.0)
+    assert set(shop.asked) == {first, second}, "the first has let its slot go"
+    shop.later(2.0)
+    assert shop.semaphore.value == 1
+    shop.answer(first)
+    assert shop.running == [first]
+    shop.answer(second)
+    assert shop.running == [first], "it waits for the slot"
+    shop.end(first)
+    assert shop.running == [second]
+    shop.end(second)
+    assert shop.semaphore.value == 1
+
+
+def test_when_the_connection_ends_nobody_keeps_a_slot(shop: Shop) -> None:
+    shop.get_going()
+    ahead = [shop.message() for _ in range(3)]
+    shop.semaphore.clear()  # as Celery does
+    shop.slots.leave()
+    for asked in ahead:
+        asked.is_cut = True
+    shop.answer(*ahead)
+    assert shop.semaphore.value == 1
+
+
+def test_while_tasks_are_short_some_more_messages_may_come(shop: Shop) -> None:
+    shop.get_going()
+    assert shop.more == 32
+    shop.later(5.0)
+    assert shop.more == 0, "no slot came for seconds: nobody knows how long tasks are now"
+
+
+def test_where_no_message_is_to_wait_none_more_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(1, monkeypatch, prefetch_multiplier=1)
+    shop.get_going()
+    assert shop.more == 0
+
+
+def test_a_thousand_short_tasks_lose_no_slot(shop: Shop) -> None:
+    messages = [shop.message() for _ in range(1000)]
+    for turn in range(20_000):
+        shop.later(0.0005)
+        if shop.running:
+            shop.end(shop.running[0])
+        if turn % 7 == 0:
+            for number, asked in enumerate(list(shop.asked)):
+                shop.answer(asked, answer=Stale() if number % 5 == 4 else None)
+        if not (shop.running or shop.asked or shop.semaphore._waiting):
+            break
+    assert shop.semaphore.value == 1 and len(messages) == 1000

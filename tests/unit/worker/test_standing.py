@@ -1,0 +1,90 @@
+"""A worker says that it is alive, what it consumes, and that it has stopped."""
+
+from datetime import datetime, timezone
+
+from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.model import Node, SeenNode
+from celery_sqlbeat.worker.keeper import Keeper
+from celery_sqlbeat.worker.standing import Standing
+from celery_sqlbeat.worker.timing import Timing
+from tests.unit.worker.rig import Rig
+
+
+class Register:
+    """A NodeStore that notes who said what."""
+
+    def __init__(self) -> None:
+        self.noted: list[Node] = []
+        self.stopped: list[str] = []
+        self.is_away = False
+        self.asked = 0
+
+    def note(self, node: Node) -> datetime:
+        self.asked += 1
+        if self.is_away:
+            raise DatabaseAway("away")
+        self.noted.append(node)
+        return datetime(2027, 3, 1, tzinfo=timezone.utc)
+
+    def stop(self, node_id: str) -> None:
+        self.stopped.append(node_id)
+
+    def seen(self, memory_seconds: float) -> list[SeenNode]:
+        return []
+
+    def clock(self) -> datetime:
+        raise NotImplementedError
+
+    def identity(self) -> tuple[str, int]:
+        raise NotImplementedError
+
+
+class Post:
+    """A keeper whose worker stands in a register."""
+
+    def __init__(self) -> None:
+        self.register, self.queues, self.monotonic = Register(), '["celery"]', 50.0
+        standing = Standing(self.register, self.describe, 30.0, lambda: self.monotonic)
+        self.keeper = Keeper(Rig().line, Timing(), lambda: self.monotonic, standing=standing)
+
+    def describe(self) -> Node:
+        return Node("worker-1", "worker", "host", 7, "0", queues=self.queues)
+
+    def run_for(self, seconds: float) -> None:
+        end = self.monotonic + seconds
+        while (wait := self.keeper.turn()) + self.monotonic <= end:
+            self.monotonic += max(wait, 0.001)
+        self.monotonic = end
+
+
+def test_a_worker_says_at_once_and_at_every_heartbeat_that_it_is_alive() -> None:
+    post = Post()
+    post.run_for(0)
+    assert [node.queues for node in post.register.noted] == ['["celery"]']
+    post.run_for(300.01)
+    assert post.register.asked == 11
+
+
+def test_a_queue_that_came_later_is_named_from_then_on() -> None:
+    post = Post()
+    post.run_for(0)
+    post.queues = '["celery","other"]'
+    post.run_for(31)
+    assert post.register.noted[-1].queues == '["celery","other"]'
+
+
+def test_while_the_database_is_away_it_tries_again_soon_and_not_in_a_busy_loop() -> None:
+    post = Post()
+    post.register.is_away = True
+    post.run_for(60)
+    assert 20 < post.register.asked < 40
+    post.register.is_away = False
+    post.run_for(2.1)
+    assert len(post.register.noted) == 1
+
+
+def test_a_worker_that_leaves_says_so() -> None:
+    post = Post()
+    post.keeper.leave()
+    assert post.register.stopped == ["worker-1"]
+    Keeper(Rig().line, Timing()).leave()

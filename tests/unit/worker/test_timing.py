@@ -1,0 +1,29 @@
+"""When leases are extended and tasks stopped, by the settings and by the length of the lease."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from celery_sqlbeat.config import Settings, stop_timeout
+from celery_sqlbeat.worker.timing import Timing
+
+
+def test_the_timing_is_that_of_the_settings() -> None:
+    timing = Timing.of(Settings(heartbeat_interval=7.0, heartbeat_failures=2, lock_timeout=60.0))
+    assert (timing.heartbeat_interval, timing.heartbeat_failures, timing.lease_seconds) == (7.0, 2, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("lease", "interval", "stop_after"), [(120, 30, 110), (3600, 30, 120), (60, 15, 54), (1, 0.25, 0.9)]
+)
+def test_heartbeats_are_in_proportion_to_the_lease(lease: float, interval: float, stop_after: float) -> None:
+    assert Timing().interval(lease) == interval
+    assert Timing().stop_after(lease) == pytest.approx(stop_after)
+
+
+@given(some.floats(1, 1e6), some.floats(0.05, 1e4), some.integers(1, 100))
+def test_a_task_is_always_stopped_before_its_lease_ends(lease: float, interval: float, failures: int) -> None:
+    timing = Timing(interval, failures)
+    assert timing.interval(lease) <= lease / 2
+    assert timing.interval(lease) < timing.stop_after(lease) + 1e-9 * lease
+    assert timing.stop_after(lease) <= lease - stop_timeout(lease)
