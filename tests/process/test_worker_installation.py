@@ -1,0 +1,137 @@
+"""The extension installs itself in each worker, says who it is, and is silent where nobody asked for it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.beats import wait_for
+from tests.process.conftest import MakeWorkers
+from tests.process.workers import PATIENCE, Lane, WorkerShop
+
+pytestmark = pytest.mark.slow
+
+LANE = Lane("threads", "redis", "sqlite", "late")
+
+
+@pytest.fixture
+def shop(make_workers: MakeWorkers) -> WorkerShop:
+    return make_workers(LANE)
+
+
+def stats(shop: WorkerShop) -> dict[str, Any]:
+    """What the only worker says of itself, as `inspect stats` shows it."""
+    app = shop.place.app(control_exchange=shop.conf["control_exchange"])
+    found: dict[str, Any] = {}
+    wait_for(lambda: found.update(app.control.inspect(timeout=1).stats() or {}) or found, PATIENCE, shop.logs)
+    app.close()
+    (said,) = found.values()
+    assert isinstance(said, dict)
+    return said
+
+
+def queues(shop: WorkerShop) -> list[str]:
+    nodes = shop.worker_nodes()
+    return json.loads(nodes[0].queues or "[]") if nodes else []
+
+
+def test_a_worker_says_which_store_it_is_on(shop: WorkerShop) -> None:
+    worker = shop.work(LANE.pool).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+    said = stats(shop)["sqlbeat"]
+    (node,) = shop.worker_nodes()
+    assert said["store"] == shop.store.nodes().identity()[0] and said["namespace"] == "default"
+    assert said["node"] == node.node_id and said["version"] == node.package_version
+    worker.stop()
+    assert shop.worker_nodes()[0].stopped_at is not None
+
+
+def test_queues_that_come_and_go_are_told(shop: WorkerShop) -> None:
+    shop.conf["sqlbeat_heartbeat_interval"] = 1
+    shop.write_app(LANE)
+    shop.work(LANE.pool).ready()
+    first = shop.place.queue("default")
+    wait_for(lambda: queues(shop) == [first], PATIENCE, shop.logs)
+    wait_for(lambda: stats(shop), PATIENCE, shop.logs)
+    shop.control("add_consumer", queue="more-of-it", exchange=None, exchange_type="direct", routing_key="more-of-it")
+    wait_for(lambda: queues(shop) == sorted([first, "more-of-it"]), PATIENCE, shop.logs)
+    shop.control("cancel_consumer", queue="more-of-it")
+    wait_for(lambda: queues(shop) == [first], PATIENCE, shop.logs)
+
+
+def test_a_worker_without_any_setting_of_ours_makes_no_file_and_says_nothing(shop: WorkerShop) -> None:
+    text = (shop.folder / "shop.py").read_text()
+    (shop.folder / "shop.py").write_text(re.sub(r'"sqlbeat_(?!test)', '"unused_', text))
+    worker = shop.work(LANE.pool).ready()
+    shop.send("work.note")
+    wait_for(lambda: shop.starts(), PATIENCE, shop.logs)
+    assert stats(shop)["sqlbeat"]["store"] is None
+    worker.stop()
+    assert "sqlbeat" not in worker.log.partition(" ready.")[2]
+    assert not (shop.folder / "sqlbeat.db").exists()
+
+
+def test_a_worker_that_is_there_before_the_tables_waits_for_them(shop: WorkerShop) -> None:
+    file = shop.folder / "beat.db"
+    moved = [path.rename(f"{path}.away") for path in shop.folder.glob("beat.db*")]
+    worker = shop.work(LANE.pool).ready()
+    worker.says("this worker cannot keep leases yet")
+    assert not file.exists()
+    for path in moved:
+        path.rename(str(path).removesuffix(".away"))
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+    job = shop.order("work.note")
+    shop.dispatch()
+    shop.wait_for_states(job, "success")
+
+
+def test_a_bad_setting_ends_the_worker_with_its_name(shop: WorkerShop) -> None:
+    shop.write_app(LANE, sqlbeat_max_retries="many")
+    worker = shop.work(LANE.pool)
+    assert worker.wait() == 1
+    assert "sqlbeat_max_retries = 'many'" in worker.log and "Traceback" not in worker.log
+
+
+EMBEDDED = """\
+import sys
+import celery_sqlbeat, shop
+from celery.contrib.testing.worker import start_worker
+
+celery_sqlbeat.setup(shop.app)
+with start_worker(shop.app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("way", ["ends", "is stopped"])
+def test_a_worker_inside_another_program_keeps_leases_too(shop: WorkerShop, way: str) -> None:
+    (shop.folder / "program.py").write_text(EMBEDDED)
+    command = [sys.executable, "-W", "ignore", "program.py"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=shop.folder, env=_environment(), stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdout is not None and program.stdin is not None
+        assert program.stdout.readline() == "ready\n"
+        job = shop.order("work.sleep", 0.5 if way == "ends" else 600)
+        shop.dispatch()
+        shop.wait_for_start(job)
+        if way == "is stopped":  # not in the main thread, so that no signal reaches it
+            assert shop.store.for_admin().cancel(job)
+            shop.wait_for_line("TaskStopped", job)
+        else:
+            shop.wait_for_states(job, "success")
+        print(file=program.stdin, flush=True)
+        assert program.wait(PATIENCE) == 0
+    assert shop.worker_nodes()[0].stopped_at is not None
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    root = str(Path(__file__).resolve().parents[2])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SQLBEAT_")}
+    return {**kept, "PYTHONPATH": root}

@@ -1,0 +1,181 @@
+"""Every way a task can end, in every pool: the rows must say what docs/outcomes.md says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.process.beats import wait_for
+from tests.process.conftest import MakeWorkers
+from tests.process.outcomes import assert_outcome, page
+from tests.process.workers import LEASE, PATIENCE, POOLS, Lane, WorkerShop, assert_calm, lane_name, lanes, read_lease
+
+pytestmark = pytest.mark.slow
+
+NO_RETRIES = {"policies": {"max_retries": 0}}
+CAN_BE_INTERRUPTED = ("prefork", "threads", "gevent", "eventlet")  # solo hears of nothing while it runs a task
+AN_HOUR = 3600.0
+
+
+class Case(NamedTuple):
+    """One way to end: the sentence of the page, and the task that ends so."""
+
+    how: str
+    task: str
+    args: tuple[Any, ...] = ()
+    pools: tuple[str, ...] = POOLS
+    late: bool = False
+    """Celery does this only where messages are acknowledged late."""
+    fields: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    bodies: int = 1
+    """How often the body begins."""
+    result: str | None = "FAILURE"
+    """The status in the result backend; None where there must be none."""
+
+
+AGAIN = "It raises, and retries are left"
+CASES = {
+    "returns": Case("It returns", "note", result="SUCCESS"),
+    "catches its soft limit": Case("It returns", "soft_caught", pools=("prefork",), result="SUCCESS"),
+    "raises": Case(AGAIN, "fail"),
+    "raises for the last time": Case("It raises, and no retries are left", "fail", fields=NO_RETRIES),
+    "soft limit": Case("It runs into its soft time limit", "soft", pools=("prefork",)),
+    "hard limit": Case("It runs into its hard time limit", "hard", pools=("prefork", "gevent")),
+    "killed": Case("Its process in the pool is killed, or ends", "die", pools=("prefork",)),
+    "SystemExit": Case("It raises SystemExit", "leave", result=""),
+    "unstorable": Case("Its result cannot be stored", "unstorable", result=""),
+    "waits for its retry": Case("It calls `self.retry()`, or autoretry does", "retry", (1, AN_HOUR), result="RETRY"),
+    "retries": Case("It returns", "retry", (2,), bodies=3, result="SUCCESS"),
+    "retries in vain": Case(AGAIN, "retry_in_vain", bodies=2),
+    "autoretry": Case("It returns", "autoretry", (2,), bodies=3, result="SUCCESS"),
+    "autoretry in vain": Case(AGAIN, "autoretry", (9,), bodies=4),
+    "Ignore": Case("It raises `Ignore`", "ignore", result=None),
+    "Reject": Case("It raises `Reject`", "reject", late=True, result=""),
+    "Reject and requeue": Case("It raises `Reject` with `requeue=True`", "reject", (True,), late=True, result=None),
+    "replaced": Case("It calls `self.replace()`", "replace", result="SUCCESS"),
+    "revoked before": Case("Its message is revoked before it begins", "note", bodies=0, result="REVOKED"),
+    "revoked": Case(
+        "It is revoked with `terminate=True` while it runs",
+        "sleep",
+        (600,),
+        pools=("prefork", "gevent", "eventlet"),
+        result="REVOKED",
+    ),
+    "cancelled": Case("It is cancelled by hand while it runs", "sleep", (600,), pools=CAN_BE_INTERRUPTED, result=""),
+    "expired": Case(
+        "Its message expires before it begins",
+        "note",
+        fields={"options": {"countdown": 4, "expires": 3}},
+        bodies=0,
+        result="REVOKED",
+    ),
+}
+
+
+class Stage(NamedTuple):
+    """A lane on which all the cases were sent."""
+
+    lane: Lane
+    shop: WorkerShop
+    events: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=lanes(), ids=lane_name)
+def stage(request: pytest.FixtureRequest, make_shared_workers: MakeWorkers) -> Iterator[Stage]:
+    """A worker that was sent all the cases at once; each test waits for its own."""
+    lane = request.param
+    shop = make_shared_workers(lane)
+    for name, case in CASES.items():
+        if is_possible(case, lane):
+            shop.order(f"work.{case.task}", *case.args, name=name, **case.fields)
+    shop.order("work.facts", name="facts")
+    claims = shop.claim()
+    with shop.events() as events:
+        worker = shop.work(lane.pool, concurrency=1 if lane.pool == "solo" else 8).ready()
+        shop.publish(claims.pop("expired"))  # first, lest it expires at the broker
+
+        def is_flagged() -> bool:  # green workers are ready before they listen
+            shop.control("revoke", task_id=claims["revoked before"].run_id)
+            return "flagged as revoked" in worker.log
+
+        wait_for(is_flagged, PATIENCE, shop.logs)
+        shop.publish(*claims.values())
+        if "revoked" in claims:
+            shop.wait_for_start("revoked")
+            shop.control("revoke", task_id=claims["revoked"].run_id, terminate=True, signal="SIGTERM")
+        if "cancelled" in claims:
+            shop.wait_for_start("cancelled")
+            shop.store.for_admin().cancel("cancelled")
+        yield Stage(lane, shop, events)
+        worker.stop()
+        assert_calm(worker)
+
+
+def is_possible(case: Case, lane: Lane) -> bool:
+    """Whether Celery can do this in that pool."""
+    return lane.pool in case.pools and (lane.late or not case.late)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_rows_say_how_a_task_ended(stage: Stage, name: str) -> None:
+    case, shop = CASES[name], stage.shop
+    if not is_possible(case, stage.lane):
+        pytest.skip("Celery cannot do this here")
+    run = assert_outcome(shop, name, case.how)
+    assert len(shop.starts(name)) == case.bodies, shop.logs()
+    assert [line.retries for line in shop.starts(name)] == list(range(case.bodies))
+    if case.result:
+        wait_for(
+            lambda: shop.results().get(run.run_id, {}).get("status") == case.result,
+            PATIENCE,
+            lambda: f"{case.result}: {shop.results().get(run.run_id)}\n{shop.logs()}",
+        )
+    elif case.result is None:
+        assert run.run_id not in shop.results(), shop.results()[run.run_id]
+
+
+def test_error_and_traceback_are_kept(stage: Stage) -> None:
+    run = assert_outcome(stage.shop, "raises", AGAIN)
+    assert "ValueError" in str(run.error) and "no luck today" in str(run.error)
+    assert "in fail" in str(run.traceback)
+
+
+def test_the_lease_of_a_waiting_retry_lasts_until_after_its_eta(stage: Stage) -> None:
+    case = CASES["waits for its retry"]
+    assert_outcome(stage.shop, "waits for its retry", case.how)
+    wait_for(lambda: read_lease(stage.shop, "waits for its retry") > LEASE, PATIENCE, stage.shop.logs)
+    assert AN_HOUR - 300 < read_lease(stage.shop, "waits for its retry") <= AN_HOUR + LEASE + 1
+
+
+def test_what_goes_on_is_locked_by_its_worker(stage: Stage) -> None:
+    assert_outcome(stage.shop, "waits for its retry", CASES["waits for its retry"].how)
+    (node,) = stage.shop.worker_nodes()
+    (run,) = stage.shop.attempts("waits for its retry")
+    assert stage.shop.job("waits for its retry").locked_by == run.started_by == node.node_id
+
+
+def test_a_task_knows_its_run(stage: Stage) -> None:
+    run = assert_outcome(stage.shop, "facts", "It returns")
+    (line,) = stage.shop.lines("facts", what="facts")
+    assert (line.run, line.attempt, line.fence) == (run.run_id, run.attempt, run.fence)
+    assert line.more == {
+        "known": True,
+        "name": "facts",
+        "lost": False,
+        "scheduled_for": run.scheduled_for.isoformat(),
+    }
+
+
+def test_a_stopped_task_knows_that_its_lease_is_lost(stage: Stage) -> None:
+    if not is_possible(CASES["cancelled"], stage.lane):
+        pytest.skip("this pool hears of nothing while it runs a task")
+    assert_outcome(stage.shop, "cancelled", CASES["cancelled"].how)
+    wait_for(lambda: len(stage.shop.lines("cancelled")) == 2 or stage.lane.pool == "prefork", PATIENCE)
+
+
+def test_every_row_of_the_page_is_held_against_a_worker() -> None:
+    sources = "\n".join(file.read_text() for file in Path(__file__).parent.glob("test_worker_*.py"))
+    unread = [how for how in page() if f'"{how}"' not in sources]
+    assert not unread
+    assert len(page()) > len({case.how for case in CASES.values()}) > 15

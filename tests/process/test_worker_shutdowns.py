@@ -1,0 +1,197 @@
+"""Workers that end in order, by force or by surprise: what ran, what had not begun, and what the broker gets back."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from tests.process.beats import wait_for
+from tests.process.brokers import Wire
+from tests.process.conftest import MakeWorkers
+from tests.process.outcomes import assert_outcome
+from tests.process.workers import (
+    CLOCKS,
+    PATIENCE,
+    Lane,
+    WorkerShop,
+    assert_calm,
+    lane_name,
+    lanes,
+    together,
+)
+
+pytestmark = pytest.mark.slow
+
+RETURNS = "It returns"
+NOT_BEGUN = "A warm shutdown finds it not begun"
+STOPPED = "A soft or cold shutdown ends it"
+AN_AGE = 600
+WARM = [
+    Lane("prefork", "redis", "postgresql", "late"),
+    Lane("threads", "rabbitmq", "sqlite", "early"),
+    Lane("gevent", "rabbitmq", "postgresql", "late"),
+    Lane("eventlet", "redis", "postgresql", "early"),
+    Lane("solo", "redis", "sqlite", "late"),
+]
+COLD = [
+    Lane("prefork", "rabbitmq", "postgresql", "late"),
+    Lane("threads", "redis", "postgresql", "late"),
+    Lane("gevent", "redis", "postgresql", "early"),
+]
+
+
+def test_a_warm_shutdown_lets_tasks_end_and_gives_the_rest_back(make_workers: MakeWorkers) -> None:
+    """The task takes longer than its lease: heartbeats go on until the pool is empty."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        running = shop.order("work.sleep", 8)
+        worker = shop.work(lane.pool, concurrency=1).ready()
+        shop.dispatch()
+        shop.wait_for_start(running)
+        waiting = [shop.order("work.note") for _ in range(3)]
+        claims = shop.dispatch()
+        if lane.pool in ("prefork", "threads"):  # the others fetch little or nothing while their slots are taken
+            for claim in claims.values():
+                worker.says(claim.run_id)
+        worker.process.send_signal(signal.SIGTERM)
+        while worker.process.poll() is None:
+            assert shop.reap() == set(), shop.logs()
+            shop.now()
+        assert worker.wait() == 0, worker.log
+        assert_calm(worker)
+        assert_outcome(shop, running, RETURNS)
+        (node,) = shop.worker_nodes()
+        assert node.stopped_at is not None
+        assert len(shop.starts()) == 1, shop.logs()
+        for name in waiting:
+            assert_outcome(shop, name, NOT_BEGUN)
+        other = shop.work(lane.pool).ready()
+        shop.wait_for_outcome(*waiting)
+        for name in waiting:
+            assert_outcome(shop, name, RETURNS)
+        other.stop()
+
+    together({lane: make_workers(lane) for lane in lanes(among=WARM)}, scenario)
+
+
+def test_a_cold_shutdown_frees_its_runs_at_once(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        name = shop.order("work.sleep", AN_AGE, 0.5)
+        worker = shop.work(lane.pool).ready()
+        shop.dispatch()
+        start = shop.wait_for_start(name)
+        shop.wait_for_answer()
+        worker.signal_main(signal.SIGQUIT)
+        worker.wait()
+        if lane.pool != "gevent":  # there Celery itself breaks off: its handler waits where nothing may wait
+            assert_calm(worker)
+        (lost,) = shop.attempts(name)
+        assert_outcome(shop, name, STOPPED)
+        assert not shop.lines(name, what="end")
+        other = shop.work(lane.pool).ready()  # the broker gives it the message again, for late acknowledgements
+        shop.dispatch_until(lambda: shop.states(name) == ["retry", "success"])
+        second = shop.starts(name)[-1]
+        assert lost.finished_at is not None and second.at >= lost.finished_at.timestamp() - CLOCKS
+        assert second.at - start.at < PATIENCE and len(shop.starts(name)) == 2
+        other.stop()
+        assert shop.place.take() == []
+
+    together({lane: make_workers(lane) for lane in lanes("prefork", "threads", "gevent", among=COLD)}, scenario)
+
+
+@pytest.mark.parametrize("lane", lanes("prefork", "threads", among=COLD[:2]), ids=lane_name)
+def test_a_soft_shutdown_waits_as_long_as_it_was_told_to(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    shop.write_app(lane, worker_soft_shutdown_timeout=3)
+    brief, long = shop.order("work.sleep", 1.5), shop.order("work.sleep", AN_AGE)
+    worker = shop.work(lane.pool).ready()
+    shop.dispatch()
+    shop.wait_for_start(brief)
+    shop.wait_for_start(long)
+    shop.wait_for_answer()
+    worker.signal_main(signal.SIGQUIT)
+    worker.wait()
+    assert_calm(worker)
+    assert_outcome(shop, brief, RETURNS)
+    assert_outcome(shop, long, STOPPED)
+
+
+@pytest.mark.parametrize("lane", lanes("prefork", among=COLD[:1]), ids=lane_name)
+def test_a_signal_to_the_whole_group_is_no_failure_of_its_tasks(make_workers: MakeWorkers, lane: Lane) -> None:
+    """Control-C in a terminal, or a container's stop: the children get the signal, too."""
+    shop = make_workers(lane)
+    name = shop.order("work.sleep", AN_AGE)
+    worker = shop.work(lane.pool).ready()
+    shop.dispatch()
+    shop.wait_for_start(name)
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+    (run,) = shop.attempts(name)
+    assert (run.failures, run.lost_leases) == (0, 0), shop.logs()
+    assert run.state in ("retry", "running")
+
+
+LOST_CONNECTION = "The connection to the broker is lost, with `worker_cancel_long_running_tasks_on_connection_loss`"
+
+
+@pytest.mark.parametrize("cancels", [True, False], ids=["cancelled", "going on"])
+def test_a_lost_connection_to_the_broker_ends_tasks_only_where_that_was_asked_for(
+    make_workers: MakeWorkers, cancels: bool
+) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        wire = Wire(shop.place.url)
+        conf: dict[str, Any] = {"worker_cancel_long_running_tasks_on_connection_loss": cancels}
+        shop.write_app(lane, broker_url=wire.url, **conf)
+        name = shop.order("work.sleep", AN_AGE if cancels else 6, 0.5)
+        worker = shop.work(lane.pool).ready()
+        shop.dispatch()
+        shop.wait_for_start(name)
+        wire.cut()
+        worker.says("onnection to broker lost")
+        wire.mend()
+        if cancels:
+            assert_outcome(shop, name, LOST_CONNECTION)
+            shop.dispatch_until(lambda: shop.states(name) == ["retry", "success"])
+            assert len(shop.starts(name)) == 2
+        else:
+            shop.wait_for_outcome(name)
+            assert_outcome(shop, name, RETURNS)
+            assert len(shop.starts(name)) == 1
+        good = shop.order("work.note")
+        shop.dispatch()
+        shop.wait_for_outcome(good)
+        worker.stop()
+        assert shop.place.take() == []
+        wire.close()
+
+    chosen = [Lane("prefork", "rabbitmq", "postgresql", "late"), Lane("prefork", "redis", "sqlite", "late")]
+    together({lane: make_workers(lane) for lane in chosen}, scenario)
+
+
+def is_drop(event: dict[str, Any]) -> bool:
+    """Whether a worker says that it dropped a message, and did not give it back."""
+    return event["type"] == "task-rejected" and not event.get("requeue")
+
+
+def dropped(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages that were dropped, not given back."""
+    return [event for event in events if event["type"] == "task-rejected" and not event.get("requeue")]
+
+
+def test_a_killed_child_is_a_failure_even_where_celery_gives_the_message_back(make_workers: MakeWorkers) -> None:
+    """Without the fence the message of a task that kills its process would come again and again."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, task_reject_on_worker_lost=True)
+        name = shop.order("work.die", policies={"max_retries": 1})
+        worker = shop.work(lane.pool).ready()
+        with shop.events() as events:
+            shop.dispatch_until(lambda: shop.states(name) == ["retry", "dlq"])
+            wait_for(lambda: sum(map(is_drop, events)) >= 2, PATIENCE, shop.logs)
+        assert assert_outcome(shop, name, "It raises, and no retries are left", 2).error
+        assert len(shop.starts(name)) == 2
+        worker.stop()
+        assert shop.place.take() == []
+
+    chosen = [Lane("prefork", "rabbitmq", "postgresql", "late"), Lane("prefork", "redis", "sqlite", "late")]
+    together({lane: make_workers(lane) for lane in chosen}, scenario)

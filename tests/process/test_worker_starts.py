@@ -1,0 +1,371 @@
+"""What begins, and what does not: no body without its lease, one per attempt, and no message is lost on the way."""
+
+import time
+import uuid
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.lifecycle import given_back
+from celery_sqlbeat.model import Claim
+from tests.process.beats import wait_for
+from tests.process.brokers import Wire
+from tests.process.conftest import MakeWorkers
+from tests.process.outcomes import assert_outcome
+from tests.process.workers import (
+    HEARTBEAT,
+    LANES,
+    PATIENCE,
+    Lane,
+    WorkerShop,
+    assert_calm,
+    lane_name,
+    lanes,
+    read_lease,
+    together,
+)
+
+pytestmark = pytest.mark.slow
+
+ON_POSTGRESQL = Lane("prefork", "rabbitmq", "postgresql", "late")
+HOLDERS = [Lane("prefork", "redis", "postgresql", "late"), Lane("threads", "rabbitmq", "sqlite", "early")]
+RETURNS = "It returns"
+
+
+def are_rejected(events: list[dict[str, Any]], *run_ids: str) -> bool:
+    """Whether each of these messages was reported as dropped, as often as it is named here."""
+    dropped = [event["uuid"] for event in events if event["type"] == "task-rejected" and not event.get("requeue")]
+    return all(dropped.count(run_id) >= run_ids.count(run_id) for run_id in run_ids)
+
+
+@pytest.mark.parametrize("lane", lanes("prefork", "threads", among=HOLDERS), ids=lane_name)
+def test_nothing_begins_without_its_lease(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    worker = shop.work(lane.pool).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+    held = shop.order("work.note")
+    shop.dispatch()[held]
+    shop.wait_for_outcome(held)
+    again = shop.order("work.note")
+    (claim,) = shop.claim().values()
+    with shop.row_locked(again):
+        shop.publish(claim, mark=False)
+        worker.says(claim.run_id)  # received
+        plain = [shop.send("work.note") for _ in range(4)]  # each of them after ours
+        wait_for(lambda: {line.run for line in shop.starts()} >= set(plain), PATIENCE, shop.logs)
+        assert not shop.starts(again)
+    shop.wait_for_outcome(again)
+    assert_outcome(shop, again, RETURNS)
+    worker.stop()
+
+
+@pytest.mark.parametrize("lane", lanes(), ids=lane_name)
+def test_stale_and_duplicate_messages_are_dropped_and_seen(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    names = [shop.order("work.note") for _ in range(10)]
+    twice, again, cancelled = shop.order("work.sleep", 1.5), shop.order("work.note"), shop.order("work.note")
+    claims = shop.claim()
+    shop.publish(*claims.values(), *(claims[name] for name in (*names, twice, again)), mark=False)
+    given = shop.store.for_beat("beat of the test").give_back([claims[again]], given_back("test").reason or "")
+    assert given == {claims[again].run_id}
+    assert shop.store.for_admin().cancel(cancelled)
+    (newer,) = shop.claim().values()
+    assert newer.run_id == claims[again].run_id and newer.fence > claims[again].fence
+    shop.publish(newer)
+    once = [claims[name].run_id for name in (*names, twice)]
+    with shop.events() as events:
+        worker = shop.work(lane.pool).ready()
+        dropped = [*once, newer.run_id, newer.run_id, claims[cancelled].run_id]
+        wait_for(lambda: are_rejected(events, *dropped), PATIENCE, shop.logs)
+        shop.wait_for_outcome(*names, twice, again)
+        worker.stop()
+    for name in (*names, twice, again):
+        assert_outcome(shop, name, RETURNS)
+        assert len(shop.starts(name)) == 1, shop.logs()
+    assert not shop.starts(cancelled)
+    results = shop.results()
+    assert {run_id: one["status"] for run_id, one in results.items()} == dict.fromkeys([*once, newer.run_id], "SUCCESS")
+    assert shop.place.take() == []  # all of them were acknowledged
+    assert_calm(worker)
+    assert not any(claim.claim_id in worker.log or claim.claim_id in repr(events) for claim in claims.values())
+
+
+def test_a_message_of_another_store_or_namespace_goes_back(make_workers: MakeWorkers) -> None:
+    lanes_here = [ON_POSTGRESQL, Lane("threads", "redis", "sqlite", "early"), Lane("gevent", "redis", "sqlite", "late")]
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        other, elsewhere = str(uuid.uuid4()), "elsewhere"
+        far, near, good = shop.order("work.note"), shop.order("work.note"), shop.order("work.note")
+        claims = shop.claim()
+        shop.publish(claims[far], store_id=other)
+        shop.publish(claims[near], namespace=elsewhere)
+        worker = shop.work(lane.pool).ready()
+        worker.says(other)
+        worker.says(elsewhere)
+        shop.publish(claims[good])
+        shop.wait_for_outcome(good)
+        assert_outcome(shop, good, RETURNS)
+        worker.stop()
+        assert not shop.starts(far) and not shop.starts(near)
+        left = {message.headers["id"] for message in shop.place.take()}
+        assert left == {claims[far].run_id, claims[near].run_id}, shop.logs()
+        assert worker.log.count("ERROR") < 20, "it comes back with a delay"
+        assert shop.states(far) == shop.states(near) == ["claimed"]
+
+    together({lane: make_workers(lane) for lane in lanes_here}, scenario)
+
+
+HOSTILE: list[Any] = [
+    1,
+    "text",
+    [],
+    [["v", 1]],
+    {},
+    {"v": 1},
+    {"v": "1"},
+    {"v": True},
+    {"v": -1},
+    {"v": 1.5},
+    {"v": 1, "run": "x" * 100_000},
+]
+BENT: list[tuple[str, Any]] = [
+    ("run", None),
+    ("run", "not-a-run"),
+    ("run", "00000000-0000-4000-8000-000000000000"),
+    ("claim", None),
+    ("claim", "' OR 1=1 --"),
+    ("claim", "\0"),
+    ("claim", {"a": 1}),
+    ("fence", "1"),
+    ("fence", None),
+    ("fence", -1),
+    ("fence", 10**30),
+    ("fence", 1.0),
+    ("store", 5),
+    ("store", None),
+    ("namespace", ["default"]),
+    ("namespace", "n" * 10_000),
+]
+
+
+@pytest.mark.parametrize(
+    "lane",  # AMQP's own types let no such number into a header
+    [Lane("prefork", "redis", "sqlite", "early"), Lane("gevent", "redis", "postgresql", "late")],
+    ids=lane_name,
+)
+def test_no_header_harms_a_worker(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    bent, good = shop.order("work.note"), shop.order("work.note")
+    claims = shop.claim()
+    true = {
+        "v": 1,
+        "store": shop.store.nodes().identity()[0],
+        "namespace": "default",
+        "run": claims[bent].run_id,
+        "claim": claims[bent].claim_id,
+        "fence": claims[bent].fence,
+    }
+    for raw in (*HOSTILE, *({**true, field: value} for field, value in BENT)):
+        shop.send("work.note", headers={"sqlbeat": raw}, task_id=claims[bent].run_id)
+    shop.send("work.note", headers={"sqlbeat": true}, task_id=str(uuid.uuid4()))  # in another one's message
+    newer = shop.send("work.note", headers={"sqlbeat": {**true, "v": 2}}, task_id=claims[bent].run_id)
+    worker = shop.work(lane.pool).ready()
+    plain = shop.send("work.note")
+    shop.publish(claims[good])
+    shop.wait_for_outcome(good)
+    assert_outcome(shop, good, RETURNS)
+    wait_for(lambda: {line.run for line in shop.starts()} == {plain, claims[good].run_id}, PATIENCE, shop.logs)
+    worker.says("version 2")
+    worker.stop()
+    assert [message.headers["id"] for message in shop.place.take()] == [newer], "only who knows it may drop it"
+    assert len(shop.starts()) == 2, shop.logs()
+    assert_calm(worker)
+    assert shop.states(bent) == ["claimed"]
+
+
+@pytest.mark.parametrize("lane", lanes("prefork", "threads", "gevent", "solo"), ids=lane_name)
+def test_messages_without_our_header_are_untouched(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    worker = shop.work(lane.pool).ready()
+    sent = [shop.send("work.facts") for _ in range(20)]
+    failing = shop.send("work.fail")
+    wait_for(lambda: len(shop.results()) == 21, PATIENCE, shop.logs)
+    worker.stop()
+    assert {line.run for line in shop.lines(what="facts") if not line.more["known"]} == set(sent)
+    assert shop.results()[failing]["status"] == "FAILURE"
+    assert shop.runs() == []
+
+
+class Outage:
+    """A worker whose way to the database is cut from the start; the test itself goes another way."""
+
+    def __init__(self, shop: WorkerShop, lane: Lane) -> None:
+        self.shop, self.wire = shop, Wire(shop.database_url)
+        self.wire.cut()
+        shop.write_app(lane, sqlbeat_database_url=self.wire.url)
+        self.names = [shop.order("work.note") for _ in range(5)]
+        self.claims: dict[str, Claim] = shop.dispatch()
+        self.worker = shop.work(lane.pool).ready()
+        self.plain = [shop.send("work.note") for _ in range(5)]
+        wait_for(lambda: {line.run for line in shop.starts()} >= set(self.plain), PATIENCE, shop.logs)
+        assert not shop.starts(*self.names)
+
+
+WITHOUT_DATABASE = [
+    ON_POSTGRESQL,
+    Lane("threads", "redis", "postgresql", "late"),
+    Lane("gevent", "rabbitmq", "postgresql", "early"),
+    Lane("solo", "redis", "postgresql", "late"),
+]
+
+
+def test_without_a_database_messages_wait_and_others_run(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        outage = Outage(shop, lane)
+        outage.wire.mend()
+        shop.wait_for_outcome(*outage.names)
+        for name in outage.names:
+            assert_outcome(shop, name, RETURNS)
+        outage.worker.stop()
+        outage.wire.close()
+        assert_calm(outage.worker)
+        assert outage.worker.log.count("WARNING") < 60
+
+    together({lane: make_workers(lane) for lane in WITHOUT_DATABASE}, scenario)
+
+
+def test_messages_that_wait_for_the_database_go_back_at_shutdown(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        outage = Outage(shop, lane)
+        assert outage.worker.stop() < PATIENCE
+        outage.wire.close()
+        left = {message.headers["id"] for message in shop.place.take()}
+        assert left == {claim.run_id for claim in outage.claims.values()}, shop.logs()
+        assert not shop.starts(*outage.names)
+        assert_calm(outage.worker)
+
+    together({lane: make_workers(lane) for lane in WITHOUT_DATABASE}, scenario)
+
+
+def test_a_prefetched_message_holds_no_run_lease(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, worker_prefetch_multiplier=10)
+        first = shop.order("work.sleep", 4)
+        worker = shop.work(lane.pool, concurrency=1).ready()
+        shop.dispatch()
+        shop.wait_for_start(first)
+        waiting = [shop.order("work.note") for _ in range(3)]
+        later = shop.order("work.note", options={"countdown": 2})
+        claims = shop.dispatch()
+        for claim in claims.values():
+            worker.says(claim.run_id) if lane.pool != "solo" else None
+        assert {state for name in (*waiting, later) for state in shop.states(name)} == {"claimed"}
+        shop.wait_for_outcome(first, *waiting, later)
+        (end,) = shop.lines(first, what="end")
+        for name in waiting:
+            run = assert_outcome(shop, name, RETURNS)
+            assert run.started_at is not None and run.started_at.timestamp() >= end.at - 0.05
+        run = assert_outcome(shop, later, RETURNS)
+        assert run.started_at is not None and run.published_at is not None
+        assert (run.started_at - run.published_at).total_seconds() > 1.5
+        worker.stop()
+
+    together(
+        {
+            lane: make_workers(lane)
+            for lane in (ON_POSTGRESQL, Lane("threads", "redis", "sqlite", "early"), WITHOUT_DATABASE[3])
+        },
+        scenario,
+    )
+
+
+def test_what_was_fired_and_forgotten_is_recorded_all_the_same(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        overlapping: dict[str, Any] = {"policies": {"overlap": "allow"}}
+        good = shop.order("work.note", **overlapping)
+        bad = shop.order("work.fail", policies={"overlap": "allow", "max_retries": 0})
+        again = shop.order("work.fail_until", 2, **overlapping)
+        unleased = shop.order("work.note")
+        claims = shop.claim()
+        shop.publish(*(claims[name] for name in (good, bad, again)))
+        shop.publish(claims[unleased], mark=False)
+        assert shop.store.for_beat("beat of the test").mark_dispatched([claims[unleased]])
+        assert shop.states(good) == shop.states(unleased) == ["dispatched"]
+        next_slots = {name: shop.job(name).next_run_time for name in claims}
+        assert all(at > shop.now() for at in next_slots.values())
+        worker = shop.work(lane.pool).ready()
+        shop.wait_for_states(good, "success")
+        (dead,) = shop.wait_for_states(bad, "dlq")
+        assert "no luck today" in str(dead.error)
+        shop.wait_for_states(unleased, "success")
+        shop.dispatch_until(lambda: shop.states(again)[-1] == "success")
+        assert shop.states(again) == ["retry", "success"]
+        assert len(shop.starts()) == 5
+        worker.stop()
+        assert {name: shop.job(name).next_run_time for name in claims} == next_slots
+
+    together({lane: make_workers(lane) for lane in lanes("prefork", "threads")[:3]}, scenario)
+
+
+def test_a_message_of_an_overlapping_run_starts_once(make_workers: MakeWorkers) -> None:
+    shop = make_workers(ON_POSTGRESQL)
+    names = [shop.order("work.sleep", 0.5, policies={"overlap": "allow"}) for _ in range(10)]
+    claims = shop.claim()
+    shop.publish(*claims.values())
+    shop.publish(*claims.values(), mark=False)
+    with shop.events() as events:
+        workers = [shop.work("prefork").ready(), shop.work("threads").ready()]
+        wait_for(lambda: are_rejected(events, *(one.run_id for one in claims.values())), PATIENCE, shop.logs)
+        for name in names:
+            shop.wait_for_states(name, "success")
+        for worker in workers:
+            worker.stop()
+    assert len(shop.starts()) == 10
+
+
+@pytest.mark.parametrize("redelivers", [True, False], ids=["redis", "rabbitmq"])
+def test_a_task_of_several_leases_runs_once_however_often_its_message_comes(
+    make_workers: MakeWorkers, redelivers: bool
+) -> None:
+    """On Redis a message that is not acknowledged within two seconds comes again, over and over, for twelve."""
+    seconds, lease = 12.0, 4.0
+    among = (*LANES, Lane("threads", "redis", "sqlite", "late"))
+    chosen = [lane for lane in lanes(among=among) if (lane.broker == "redis") == redelivers]
+    short: dict[str, Any] = {
+        "sqlbeat_lock_timeout": lease,
+        "sqlbeat_heartbeat_interval": HEARTBEAT,
+        "sqlbeat_heartbeat_failures": 2,
+    }
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        name = shop.order("work.sleep", seconds)
+        held = shop.order("work.hold_gil", seconds) if lane.pool == "prefork" else None
+        names = [name, held] if held else [name]
+        with shop.events() as events:
+            workers = [shop.work(lane.pool) for _ in range(2 if redelivers else 1)]
+            for worker in workers:
+                worker.ready()
+            claims = shop.dispatch()
+            for each in names:
+                shop.wait_for_start(each)
+            until = time.monotonic() + seconds - 2
+            while time.monotonic() < until:
+                assert shop.reap() == set(), shop.logs()
+                assert all(0 < read_lease(shop, each) <= lease for each in names), shop.logs()
+                time.sleep(0.25)
+            shop.wait_for_outcome(*names)
+            for each in names:
+                assert_outcome(shop, each, RETURNS)
+                assert len(shop.starts(each)) == 1, shop.logs()
+            if redelivers and lane.late and lane.pool in ("prefork", "threads"):  # kombu's event loop brings them back
+                wait_for(lambda: are_rejected(events, claims[name].run_id), PATIENCE, shop.logs)
+            for worker in workers:
+                worker.stop()
+                assert_calm(worker)
+        assert shop.place.take() == []
+
+    shops = {lane: make_workers(lane) for lane in chosen}
+    often = {"visibility_timeout": 2, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    for lane, shop in shops.items():
+        shop.write_app(lane, **short, broker_transport_options=often if redelivers else {})
+    together(shops, scenario)
