@@ -1,0 +1,143 @@
+"""What a job does at this moment, and why it does not run if it does not: one sentence per reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from celery_sqlbeat import lifecycle
+from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE
+
+if TYPE_CHECKING:
+    from celery_sqlbeat.handle.explaining import Facts
+    from celery_sqlbeat.handle.records import Run
+
+_DISABLED = {
+    FINISHED: "it is finished: its schedule has no slot left; give it another one with jobs put",
+    LEFT_THE_CODE: "it is disabled: its entry left the beat_schedule that defined it; it comes back with the entry",
+}
+
+
+def plight(facts: Facts) -> Iterator[str]:
+    """The sentences, the decisive one first."""
+    job = facts.job
+    if job.deleted:
+        yield "it is deleted as soon as its run has ended"
+    if job.quarantine is not None:
+        yield f"it is set aside, since it cannot run as it is written: {job.quarantine}"
+    if not job.enabled and not job.deleted:
+        reason = job.disabled_reason or "no reason was given"
+        yield _DISABLED.get(reason, f"it is paused ({reason}): go on with celery -A app sqlbeat jobs resume {job.name}")
+    if job.locked_by is not None:
+        yield from _held(facts)
+    elif job.retry_at is not None:
+        yield from _waits_for_retry(facts)
+    elif job.enabled and job.quarantine is None:
+        yield from _waits(facts)
+    yield from _extra(facts)
+
+
+def _held(facts: Facts) -> Iterator[str]:
+    job = facts.job
+    if job.run_id is None:
+        yield f"it is locked by {job.locked_by}, but not for a run: somebody wrote that by hand, and a beat ends it"
+        return
+    left = _seconds_left(job.lease_ends_at, job.read_at)
+    if facts.started:
+        yield f"{job.locked_by} runs it, run {job.run_id}; " + _lease(left)
+    elif facts.published_at is None:
+        yield f"{job.locked_by} has claimed it and is about to send its message, run {job.run_id}; " + _lease(left)
+    else:
+        # Not how often it was sent: where no worker would have taken a copy, a deadline passes without one.
+        turn = f", deadline {facts.republishes + 1} of {lifecycle.MAX_REPUBLISHES + 1}" if facts.republishes else ""
+        yield f"its message was sent and waits for a worker{turn}, run {job.run_id}; " + _queued(left)
+        yield from _workers(facts)
+
+
+def _waits_for_retry(facts: Facts) -> Iterator[str]:
+    job, last = facts.job, _last_ended(facts)
+    left = _seconds_left(job.retry_at, job.read_at)
+    when = "now" if left is None or left <= 0 else f"in {left:.0f} s"
+    yield f"its last attempt did not succeed; it is tried again {when}"
+    if last is not None and facts.definition is not None:
+        counted = f"{last.failures} failures, {facts.definition.max_retries} retries are allowed"
+        lost = f", {last.lost_leases} lost leases" if last.lost_leases else ""
+        yield f"so far {counted}{lost}: {last.error or last.reason or 'no error was recorded'}"
+    if left is not None and left <= 0:
+        yield from _beats(facts)
+
+
+def _waits(facts: Facts) -> Iterator[str]:
+    job = facts.job
+    left = _seconds_left(job.next_run_time, job.read_at)
+    if left is None:
+        yield "it is new: a beat works out its first slot"
+        yield from _beats(facts)
+    elif left > 0:
+        yield f"it is not due yet: its next slot comes in {left:.0f} s"
+    else:
+        yield f"it has been due for {-left:.0f} s"
+        yield from _beats(facts)
+
+
+def _extra(facts: Facts) -> Iterator[str]:
+    job = facts.job
+    for run in facts.runs:
+        if run.state == lifecycle.RUNNING and run.id != job.run_id:
+            yield f"run {run.id} goes on beside it on {run.started_by}"
+        if run.due_at is not None:
+            what = "an extra slot" if run.attempt == 1 else f"attempt {run.attempt} of an extra slot or a replay"
+            is_paused = not job.enabled and job.disabled_reason != FINISHED
+            wait = "is resumed" if is_paused else "is free" if job.locked_by else "is looked at"
+            yield f"{what} waits until the job {wait}, run {run.id}"
+            if not is_paused and job.locked_by is None:
+                yield from _beats(facts)
+
+
+def _beats(facts: Facts) -> Iterator[str]:
+    alive = [each for each in facts.processes if each.kind == "beat" and each.state == "alive"]
+    if not alive:
+        yield "no beat is alive to claim it: start celery -A app beat --scheduler celery_sqlbeat.Scheduler"
+    elif facts.job.schedule == CODE_SCHEDULE:
+        yield f"only a beat whose code defines it may claim it, one of {facts.job.code_owner}"
+    else:
+        yield f"one of {len(alive)} living beats claims it at its next look"
+
+
+def _workers(facts: Facts) -> Iterator[str]:
+    if facts.queue is None:
+        return
+    consuming = [
+        each.id
+        for each in facts.processes
+        if each.kind == "worker" and each.state == "alive" and facts.queue in each.queues
+    ]
+    if consuming:
+        yield f"queue {facts.queue!r} is consumed by {', '.join(consuming)}"
+    else:
+        yield f"no living worker with celery-sqlbeat consumes queue {facts.queue!r}: start one with -Q {facts.queue}"
+
+
+def _last_ended(facts: Facts) -> Run | None:
+    return next((run for run in facts.runs if run.finished_at is not None), None)
+
+
+def _seconds_left(at: object, now: datetime) -> float | None:
+    return (at - now).total_seconds() if isinstance(at, datetime) else None
+
+
+def _lease(left: float | None) -> str:
+    if left is None:
+        return "its lease has no end that can be read"
+    return (
+        f"{left:.0f} s of the lease are left"
+        if left > 0
+        else f"the lease ended {-left:.0f} s ago: a beat takes it over"
+    )
+
+
+def _queued(left: float | None) -> str:
+    if left is None or left > 0:
+        return f"unless one starts it, a beat looks after it in {left or 0:.0f} s"
+    return f"it should have been started {-left:.0f} s ago: a beat looks after it"
