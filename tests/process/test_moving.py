@@ -1,0 +1,86 @@
+"""The move from a real stock beat: it ends, its file is brought in, and its jobs go on where it stood."""
+
+import json
+import subprocess
+import sys
+from datetime import datetime, timedelta
+
+import pytest
+
+from celery_sqlbeat.lifecycle import SKIPPED
+from tests.process.beats import (
+    PATIENCE,
+    Beat,
+    Shop,
+    assert_clean,
+    assert_no_slot_is_missing,
+    assert_sent_once,
+    wait_for,
+)
+from tests.process.conftest import MakeShop
+
+pytestmark = pytest.mark.slow
+
+SECOND = timedelta(seconds=1)
+INTERVALS = {"often": 1.0, "seldom": 3.0}
+ENTRIES = {name: {"task": "shop.add", "schedule": interval, "args": [1]} for name, interval in INTERVALS.items()}
+
+
+def stock_beat(shop: Shop) -> Beat:
+    log = shop.folder / "stock.log"
+    beat = Beat(shop.spawn(log, "beat", "--schedule", "stock", "--pidfile="), log)
+    shop.beats.append(beat)
+    return beat
+
+
+def take_over(shop: Shop) -> dict[str, dict[str, str]]:
+    command = [
+        "-W",
+        "ignore",
+        "-m",
+        "celery",
+        "-A",
+        "shop",
+        "sqlbeat",
+        "jobs",
+        "import",
+        "--from",
+        "shelve",
+        "stock",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=shop.folder, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    return {job["name"]: job for job in json.loads(done.stdout)["jobs"]}
+
+
+def instant(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+@pytest.mark.parametrize(("database", "broker"), [("sqlite", "redis"), ("postgresql", "rabbitmq")])
+def test_each_job_goes_on_where_stock_beat_stood(make_shop: MakeShop, database: str, broker: str) -> None:
+    shop = make_shop(database, broker)
+    shop.write(ENTRIES, result_expires=None)
+    stock = stock_beat(shop)
+    stock.says("Sending due task seldom", times=2)
+    stock.stop()
+    assert len(shop.place.take()) >= 4
+
+    jobs = take_over(shop)
+    assert jobs.keys() == INTERVALS.keys()
+    for name, interval in INTERVALS.items():
+        assert instant(jobs[name]["next_run_time"]) == instant(jobs[name]["last_run_time"]) + interval * SECOND
+    wait_for(lambda: shop.now() > instant(jobs["seldom"]["next_run_time"]) + 2 * SECOND, PATIENCE)  # no beat runs
+
+    beats = [shop.start() for _ in range(2)]
+    shop.wait_for_slots(jobs=2, each=4)
+    for beat in beats:
+        beat.stop()
+    first = {name: min(run.scheduled_for for run in shop.runs() if run.job_name == name) for name in INTERVALS}
+    assert first == {name: instant(jobs[name]["next_run_time"]) for name in INTERVALS}
+    assert [run.reason for run in shop.runs() if run.state == SKIPPED and run.job_name == "often"][-1:] == ["misfire"]
+    assert_sent_once(shop)
+    assert_no_slot_is_missing(shop, INTERVALS)
+    assert_clean(*beats)

@@ -1,0 +1,42 @@
+"""Shops that move from another scheduler: their app, their settings, and an empty table."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_sqlbeat.config import read_settings
+from celery_sqlbeat.handle import Handle
+from celery_sqlbeat.transfer.arrivals import Shop
+from celery_sqlbeat.transfer.bringing import bring_shop
+from celery_sqlbeat.transfer.plan import Step
+
+Open = Callable[..., Handle]
+
+
+@pytest.fixture
+def open_shop(tmp_path: Path) -> Iterator[Open]:
+    """Make a handle on an app with this configuration, and with tables of its own."""
+    opened: list[Handle] = []
+
+    def make(**conf: Any) -> Handle:
+        app = Celery("shop", broker="memory://", set_as_current=False)
+        app.conf.update(timezone="UTC", **conf)
+        url = f"sqlite:///{tmp_path}/{len(opened)}.db"
+        handle = Handle(app, read_settings({"sqlbeat_database_url": url}, {}))
+        handle.store.migrate()
+        opened.append(handle)
+        return handle
+
+    yield make
+    for handle in opened:
+        handle.close()
+
+
+def move(beat: Handle, shop: Shop, dry_run: bool = False) -> dict[str, Step]:
+    """What became of each job, by name."""
+    steps = list(bring_shop(beat.store, beat.settings, beat.rules, shop, dry_run))
+    assert len({step.name for step in steps}) == len(steps), "each job is told of once"
+    return {step.name: step for step in steps}
