@@ -1,0 +1,76 @@
+"""No database, the wrong schema, the wrong driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import metadata
+
+from celery_sqlbeat.diagnosis.finding import Finding
+from celery_sqlbeat.errors import DatabaseAway, DriverMissing, SchemaError, StoreError
+from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.url import DatabaseUrl
+
+OLDEST = {"postgresql": ("psycopg", (3, 1, 13)), "mssql": ("pyodbc", (5, 1))}
+_ODBC = re.compile(r"\{?(ODBC Driver (\d+) for SQL Server|.*msodbcsql.*)\}?", re.IGNORECASE)
+_OLDEST_ODBC = 17
+
+
+def of_error(error: StoreError) -> Finding:
+    """What an error of the database means."""
+    if isinstance(error, DriverMissing):
+        return Finding("error", "driver", *_halves(error, "install the driver"))
+    if isinstance(error, SchemaError):
+        return Finding("error", "schema", *_halves(error, "run celery -A app sqlbeat init"))
+    if isinstance(error, DatabaseAway):
+        return Finding("error", "database", str(error), "start it, or correct sqlbeat_database_url")
+    return Finding("error", "database", str(error), "correct sqlbeat_database_url, or the rights of its user")
+
+
+def of_driver(url: DatabaseUrl) -> Iterator[Finding]:
+    """A driver that is too old, or another vendor's."""
+    package, oldest = OLDEST.get(url.database, ("", ()))
+    if package:
+        try:
+            found = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return  # opening the store says so
+        if _numbers(found) < oldest:
+            least = ".".join(map(str, oldest))
+            yield Finding(
+                "error",
+                "driver",
+                f"{package} {found} is too old, it must be {least} or later",
+                f'run pip install --upgrade "celery-sqlbeat[{url.database}]"',
+            )
+    name = odbc_driver(url)
+    if name is not None and not _is_known(name):
+        yield Finding(
+            "error",
+            "driver",
+            f"{name} is not a driver that this package knows: its errors and types may be others",
+            "leave Driver= out of sqlbeat_database_url, or name ODBC Driver 18 for SQL Server",
+        )
+
+
+def odbc_driver(url: DatabaseUrl) -> str | None:
+    """The ODBC driver that an address names; None where it leaves that to us."""
+    if url.odbc is not None:
+        named = [pair.value for pair in odbc_pairs(url.odbc) or () if pair.key == "driver"]
+        return named[0] if named else None
+    return next((value for key, value in url.options.items() if key.lower() == "driver"), None)
+
+
+def _is_known(name: str) -> bool:
+    match = _ODBC.fullmatch(name.strip())
+    return match is not None and (match[2] is None or int(match[2]) >= _OLDEST_ODBC)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _halves(error: StoreError, remedy: str) -> tuple[str, str]:
+    """What is wrong, and what to do; most of our errors say both, with a colon between them."""
+    says, colon, rest = str(error).rpartition(": ")
+    return (says, rest) if colon else (str(error), remedy)

@@ -1,0 +1,78 @@
+"""What a check goes by. None where it could not be found out, and then another finding says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from celery_sqlbeat.beat.entries import EntryProblem
+from celery_sqlbeat.config import Settings
+from celery_sqlbeat.handle.status import Process
+from celery_sqlbeat.policy import Policy
+from celery_sqlbeat.roster import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class SeenJob:
+    """An enabled job of the table."""
+
+    name: str
+    task: str
+    queue: str | None
+    """None where that is decided elsewhere, or unknown."""
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The jobs that were looked at."""
+
+    seen: Sequence[SeenJob] = ()
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+    """Why each of these cannot run as it is written, by name."""
+    is_whole: bool = True
+    """False where there were too many of them for the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the database says."""
+
+    store: str
+    skew_seconds: float
+    processes: Sequence[Process]
+    jobs: Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What the broker and those behind it say."""
+
+    transport: str
+    fingerprint: str
+    visibility_timeout: float | None
+    """In seconds, where the broker has such a thing."""
+    roll: Sequence[Answer] | None
+    """The workers that answered; None where they could not be asked."""
+    worker_tasks: frozenset[str] | None
+    """What they have registered; None where nobody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What the app itself says."""
+
+    tasks: frozenset[str]
+    policies: Mapping[str, Policy]
+    """Of each entry of the beat_schedule, by its name."""
+    problems: Sequence[EntryProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a check goes by."""
+
+    settings: Settings
+    ground: Ground | None
+    wire: Wire | None
+    code: Code | None

@@ -1,0 +1,62 @@
+"""Reads from the database what a check goes by, in a bounded time. Nothing is changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from celery_sqlbeat.beat.routing import queue_of
+from celery_sqlbeat.config import Settings
+from celery_sqlbeat.definition import Rules, read_definition
+from celery_sqlbeat.diagnosis.facts import Ground, Jobs, SeenJob
+from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
+from celery_sqlbeat.handle.status import HOUR, processes, server_clock
+from celery_sqlbeat.model import JobRecord
+from celery_sqlbeat.store import Store
+
+PAGE = 500  # rows that are read at a time
+
+
+def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, seconds: float) -> Ground:
+    """What the database says; raises a StoreError where it cannot."""
+    store.check_schema()
+    nodes = store.nodes()
+    store_id, _ = nodes.identity()
+    _, skew = server_clock(nodes)
+    seen = processes(nodes.seen(HOUR), settings)
+    return Ground(store_id, skew, seen, read_jobs(app, store, rules, seconds))
+
+
+def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:
+    """The enabled jobs, as many as the time allows, and those that are set aside."""
+    admin, end = store.for_admin(), time.monotonic() + seconds
+    aside: dict[str, str] = {}
+    after = ""
+    while page := admin.set_aside(PAGE, after):
+        aside.update({row.job_name: str(row.quarantine) for row in page})
+        after = page[-1].job_name
+    seen: list[SeenJob] = []
+    after = ""
+    while page := admin.list_jobs(PAGE, after):
+        seen += _seen(app, page, rules)
+        after = page[-1].job_name
+        if time.monotonic() >= end and len(page) == PAGE:
+            return Jobs(seen, aside, False)
+    return Jobs(seen, aside)
+
+
+def _seen(app: Any, page: list[JobRecord], rules: Rules) -> Iterator[SeenJob]:
+    for row in page:
+        if not row.enabled or row.quarantine is not None:
+            continue
+        text = text_of(row)
+        if is_asked_of_code(row):
+            text = text._replace(schedule=None, interval_minutes=None)  # the rest of the row counts as ever
+        try:
+            definition = read_definition(text, rules)
+        except FieldError:
+            continue  # a beat sets it aside when it is due, with this reason
+        call = definition.call
+        yield SeenJob(row.job_name, call.task_name, queue_of(app, call), definition.lease_seconds)
