@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +13,7 @@ from celery_sqlbeat.errors import SqlbeatError
 
 if TYPE_CHECKING:
     from celery_sqlbeat.config import Settings
+    from celery_sqlbeat.handle import Handle
 
 
 class Command(click.Command):
@@ -19,13 +23,47 @@ class Command(click.Command):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # whoever reads has seen enough; click ends without a word then
+            raise
         except (SqlbeatError, OSError) as error:
             raise click.ClickException(one_line(error)) from error
+
+
+class Group(click.Group):
+    """A group whose commands are imported when they are used, or when its help lists them."""
+
+    def __init__(self, *args: Any, late: Mapping[str, str], **kwargs: Any) -> None:
+        """`late` says where each command is, as `module:attribute` below celery_sqlbeat.cli."""
+        super().__init__(*args, **kwargs)
+        self._late = late
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order in which they were given."""
+        return [*self._late, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        where = self._late.get(cmd_name)
+        if where is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = where.partition(":")
+        found: click.Command = getattr(importlib.import_module(f"celery_sqlbeat.cli.{module}"), attribute)
+        return found
 
 
 def one_line(error: BaseException) -> str:
     """Return what an error says, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def app_of(ctx: click.Context) -> Any:
+    """Return the app that `celery -A` names, once its configuration is known to load."""
+    app = ctx.obj.app
+    try:
+        len(app.conf)  # Celery reads the configuration when it is first asked for something
+    except Exception as error:  # whatever the user's module raises
+        raise click.ClickException(f"the app's configuration cannot be loaded: {one_line(error)}") from error
+    return app
 
 
 def settings_of(ctx: click.Context) -> Settings:
@@ -34,9 +72,16 @@ def settings_of(ctx: click.Context) -> Settings:
 
     from celery_sqlbeat.config import read_settings
 
-    conf = ctx.obj.app.conf
+    return read_settings(app_of(ctx).conf, os.environ)
+
+
+@contextmanager
+def handle_of(ctx: click.Context) -> Iterator[Handle]:
+    """The handle of the app that `celery -A` names; its connections are closed afterwards."""
+    from celery_sqlbeat.handle import Handle
+
+    handle = Handle(app_of(ctx), settings_of(ctx))
     try:
-        len(conf)  # Celery reads the configuration when it is first asked for something
-    except Exception as error:  # whatever the user's module raises
-        raise click.ClickException(f"the app's configuration cannot be loaded: {one_line(error)}") from error
-    return read_settings(conf, os.environ)
+        yield handle
+    finally:
+        handle.close()

@@ -1,18 +1,31 @@
 """`celery sqlbeat init`: creates or upgrades the tables."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from celery_sqlbeat.cli.command import Command, settings_of
+from celery_sqlbeat.cli.output import progress_bar
+
+if TYPE_CHECKING:
+    from celery_sqlbeat.store import Store
 
 
 @click.command(cls=Command)
 @click.option("--sql", "only_print", is_flag=True, help="Print the script that creates everything; connect to nothing.")
+@click.option(
+    "--recovered",
+    is_flag=True,
+    help="After a restore or a lossy fail-over: raise every fence, so that nothing of what was lost is valid any more.",
+)
 @click.pass_context
-def init(ctx: click.Context, only_print: bool) -> None:
+def init(ctx: click.Context, only_print: bool, recovered: bool) -> None:
     """Create or upgrade the tables; safe to repeat.
 
     They are made in the database that sqlbeat_database_url names. The script that --sql prints is for whoever may
-    create tables where the app may not.
+    create tables where the app may not. After --recovered, what runs at that moment loses its lease, and runs again.
     """
     settings = settings_of(ctx)
     url = settings.database_url
@@ -30,6 +43,21 @@ def init(ctx: click.Context, only_print: bool) -> None:
     store = open_store(settings)
     try:
         applied = store.migrate(click.echo)
+        click.echo("the tables are up to date" if applied else "nothing to do: the tables are up to date")
+        if recovered:
+            _recover(store)
     finally:
         store.close()
-    click.echo("the tables are up to date" if applied else "nothing to do: the tables are up to date")
+
+
+def _recover(store: Store) -> None:
+    raised = 0
+
+    def count(rows: int) -> None:
+        nonlocal raised
+        raised += rows
+        progress(rows)
+
+    with progress_bar("raising fences") as progress:
+        epoch = store.recover(count)
+    click.echo(f"epoch {epoch}: the fences of {raised} jobs and runs are raised")

@@ -1,0 +1,477 @@
+"""Every command against a real database: what it prints for people, what it prints for programs, how it exits."""
+
+import inspect
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_sqlbeat.cli import sqlbeat
+from celery_sqlbeat.config import read_settings
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.handle import Handle
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.lifecycle import DLQ, RETRY, Ending, after_success
+from celery_sqlbeat.model import Node, StartedRun, StartRequest
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.policy import policies_from_setting
+from celery_sqlbeat.store import open_store
+
+# Click before 8.2 mixes standard error into the output unless it is told not to; later ones cannot be told.
+_SEPARATE: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+RUNNER = CliRunner(**_SEPARATE)
+INSTANT = {"type": ["string", "null"], "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$"}
+TEXT, TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+NUMBER, NUMBER_OR_NULL = {"type": "number"}, {"type": ["number", "null"]}
+WHOLE, FLAG = {"type": "integer"}, {"type": "boolean"}
+
+
+def thing(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def many(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": schema}
+
+
+JOB = thing(
+    name=TEXT,
+    state={"enum": ["waits", "held", "retries", "paused", "set aside", "deleted"]},
+    task=TEXT_OR_NULL,
+    schedule=TEXT,
+    timezone=TEXT_OR_NULL,
+    args={"type": "array"},
+    kwargs={"type": "object"},
+    options={"type": "object"},
+    policies={"type": "object"},
+    enabled=FLAG,
+    disabled_reason=TEXT_OR_NULL,
+    start=INSTANT,
+    next_run_time=INSTANT,
+    last_run_time=INSTANT,
+    retry_at=INSTANT,
+    locked_by=TEXT_OR_NULL,
+    locked_at=INSTANT,
+    lease_ends_at=INSTANT,
+    fence=WHOLE,
+    run_id=TEXT_OR_NULL,
+    quarantine=TEXT_OR_NULL,
+    code_owner=TEXT_OR_NULL,
+    deleted=FLAG,
+    version=WHOLE,
+    read_at=INSTANT,
+    id=TEXT,
+)
+RUN = thing(
+    id=TEXT,
+    job_name=TEXT,
+    kind={"enum": ["schedule", "manual"]},
+    scheduled_for=INSTANT,
+    last_slot=INSTANT,
+    slots=WHOLE,
+    attempt=WHOLE,
+    state=TEXT,
+    reason=TEXT_OR_NULL,
+    claimed_by=TEXT_OR_NULL,
+    claimed_at=INSTANT,
+    published_at=INSTANT,
+    started_by=TEXT_OR_NULL,
+    started_at=INSTANT,
+    finished_at=INSTANT,
+    due_at=INSTANT,
+    failures=WHOLE,
+    lost_leases=WHOLE,
+    error=TEXT_OR_NULL,
+    traceback=TEXT_OR_NULL,
+    fence=WHOLE,
+    created_at=INSTANT,
+    job_id=TEXT,
+    seconds=NUMBER_OR_NULL,
+)
+PROCESS = thing(
+    id=TEXT,
+    kind={"enum": ["beat", "worker"]},
+    host=TEXT,
+    pid=WHOLE,
+    state={"enum": ["alive", "silent", "stopped"]},
+    version=TEXT,
+    release=TEXT_OR_NULL,
+    queues=many(TEXT),
+    broker=TEXT_OR_NULL,
+    claimed=WHOLE,
+    skew_seconds=NUMBER_OR_NULL,
+    started_at=INSTANT,
+    heartbeat_at=INSTANT,
+    silent_seconds=NUMBER,
+)
+COUNTS = {"type": "object", "additionalProperties": WHOLE}
+STATUS = thing(
+    database=TEXT,
+    namespace=TEXT,
+    store=TEXT,
+    epoch=WHOLE,
+    now=INSTANT,
+    skew_seconds=NUMBER,
+    jobs=COUNTS,
+    lag_seconds=NUMBER,
+    dead_letters=WHOLE,
+    last_hour=COUNTS,
+    processes=many(PROCESS),
+)
+SLOT = thing(
+    scheduled_for=INSTANT, last_slot=INSTANT, slots=WHOLE, kind=TEXT, state=TEXT, says=TEXT, attempts=many(TEXT)
+)
+EXPLANATION = thing(
+    job=JOB,
+    now=many(TEXT),
+    slots=many(SLOT),
+    next_fires=many(thing(at=INSTANT, local=TEXT, note=TEXT_OR_NULL)),
+    remarks=many(TEXT),
+)
+FINDING = thing(level={"enum": ["error", "warning", "note"]}, name=TEXT, says=TEXT, remedy=TEXT)
+CHECK = thing(ok=FLAG, findings=many(FINDING))
+HEALTH = thing(healthy=FLAG, problems=many(TEXT))
+
+
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+class Shop:
+    """An app on a database, its command line, and short words for what beats and workers would do."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self.conf: dict[str, Any] = {"sqlbeat_database_url": url, "sqlbeat_namespace": namespace}
+        self.app = Celery("shop", broker="memory://", set_as_current=False)
+        self.app.conf.update(timezone="UTC", **self.conf)
+        self.app.task(name="shop.add", shared=False)(add)
+        self.store = open_store(read_settings(self.conf, {}))
+        self.beat = Handle(self.app, read_settings(self.conf, {}), self.store)
+
+    def run(self, *arguments: str) -> Result:
+        return RUNNER.invoke(sqlbeat, arguments, obj=CLIContext(app=self.app, no_color=True, workdir=None))
+
+    def says(self, *arguments: str) -> str:
+        result = self.run(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, schema: dict[str, Any], *arguments: str, exit_code: int = 0) -> Any:
+        result = self.run(*arguments, "--json")
+        assert result.exit_code == exit_code, result.output
+        found = json.loads(result.stdout)
+        jsonschema.validate(found, schema)
+        return found
+
+    def refuses(self, *arguments: str, exit_code: int = 1) -> str:
+        result = self.run(*arguments)
+        assert result.exit_code == exit_code, result.output
+        assert "Traceback" not in result.output
+        if exit_code == 1:
+            assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1, result.output
+        return result.stderr
+
+    def put(self, name: str = "a", *more: str, schedule: str = "every 1h") -> None:
+        self.says("jobs", "put", name, "--task", "shop.add", "--schedule", schedule, *more)
+
+    def start(self, name: str = "a") -> StartedRun:
+        """Let a beat and a worker take one more slot of a job."""
+        ids = Ids()
+        self.beat.jobs.run_now(name)
+        planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
+        claims = self.store.for_beat("beat-1").claim(planner, 10, 15.0).claims
+        (claim,) = (claim for claim in claims if claim.job_name == name)
+        self.store.for_beat("beat-1").mark_published([(claim, 120.0)])
+        request = StartRequest(claim.run_id, claim.claim_id, claim.fence, ids.one(), 0)
+        return self.store.for_worker("worker-1").start([request])[claim.run_id]
+
+    def fire(self, name: str = "a", ending: Ending | None = None) -> StartedRun:
+        """Let one more slot of a job run to its end."""
+        run = self.start(name)
+        self.store.for_worker("worker-1").finish([(run, ending or after_success())])
+        return run
+
+    def die(self, name: str = "a") -> StartedRun:
+        return self.fire(name, Ending(DLQ, "retries exhausted", None, 1, 0, "ValueError: no [bold]", "Traceback ..."))
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database with tables in it, of each kind in turn."""
+    where = f"sqlite:///{tmp_path_factory.mktemp('commands') / 'jobs.db'}"
+    if request.param == "postgresql":
+        where = request.getfixturevalue("postgresql_database")()
+    store = open_store(read_settings({"sqlbeat_database_url": where}, {}))
+    store.migrate()
+    store.close()
+    return where
+
+
+@pytest.fixture
+def shop(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    for name in [name for name in os.environ if name.startswith("SQLBEAT_") and "TEST" not in name]:
+        monkeypatch.delenv(name)
+    made = Shop(url, f"test-{secrets.token_hex(6)}")
+    yield made
+    made.store.close()
+
+
+def test_jobs_are_put_and_listed(shop: Shop) -> None:
+    assert shop.says("jobs", "list") == "no jobs\n"
+    shop.put("nightly", "--args", "[1, 2]", "--timezone", "Europe/Berlin", schedule="cron 0 3 * * *")
+    shop.put("often", schedule="5")
+    header, nightly, often = shop.says("jobs", "list", "--utc").splitlines()
+    assert re.split(r"\s{2,}", header) == ["JOB", "SCHEDULE", "STATE", "NEXT RUN (UTC)"]
+    assert re.split(r"\s{2,}", nightly)[:3] == ["nightly", "cron 0 3 * * *", "waits"]
+    assert re.split(r"\s{2,}", often)[:3] == ["often", "every 5s", "waits"]
+    first, second = shop.json(many(JOB), "jobs", "list")
+    assert (first["name"], first["args"], first["timezone"]) == ("nightly", [1, 2], "Europe/Berlin")
+    assert (second["name"], second["schedule"]) == ("often", "every 5s")
+
+
+def test_every_policy_is_an_option_of_put(shop: Shop) -> None:
+    options = {
+        "cadence": "fixed_rate",
+        "overlap": "allow",
+        "misfire": "catch_up",
+        "misfire_grace": 30.0,
+        "catch_up_limit": 5,
+        "max_retries": 1,
+        "lock_timeout": 300.0,
+        "jitter": 2.0,
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    shop.put("a", *arguments)
+    assert shop.json(JOB, "jobs", "show", "a")["policies"] == options
+
+
+def test_a_definition_has_the_other_options_too(shop: Shop) -> None:
+    start = "2030-01-01T00:00:00Z"
+    shop.put("a", "--kwargs", '{"k": 1}', "--options", '{"queue": "q"}', "--start", start, "--disabled")
+    found = shop.json(JOB, "jobs", "show", "a")
+    assert (found["kwargs"], found["options"], found["enabled"]) == ({"k": 1}, {"queue": "q"}, False)
+    assert found["start"] == found["next_run_time"] == start
+    assert shop.json(JOB, "jobs", "put", "a", "--task", "t", "--schedule", "60", "--enabled")["enabled"]
+
+
+def test_show_tells_everything_about_a_job(shop: Shop) -> None:
+    shop.put("a", "--start", "2030-01-01T00:00:00Z")
+    run = shop.start()
+    shop.beat.jobs.pause("a", "month end")
+    text = shop.says("jobs", "show", "a")
+    for part in ("held (month end)", "2030-01-01 00:00:00 UTC", "held by     worker-1", run.run_id, "lease ends"):
+        assert part in text
+    shop.store.for_worker("worker-1").finish([(run, Ending(RETRY, "failed", 60.0, 1))])
+    assert "the database" in shop.says("jobs", "show", "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["jobs", "put", "a", "--task", "t", "--schedule", "x"], "Schedule = 'x': a schedule is one of"),
+        (["jobs", "put", "a", "--schedule", "5"], "TaskName = None"),
+        (["jobs", "put", "a", "--task", "t", "--schedule", "5", "--jitter", "-1"], "Policies.jitter = -1.0"),
+        (["jobs", "put", "a", "--task", "t", "--schedule", "5", "--version", "3"], "no longer at version 3"),
+        (["jobs", "show", "nobody"], "there is no job 'nobody'"),
+        (["jobs", "pause", "nobody"], "there is no job 'nobody'"),
+        (["jobs", "resume", "nobody"], "there is no job 'nobody'"),
+        (["jobs", "run-now", "nobody"], "there is no job 'nobody'"),
+        (["jobs", "delete", "nobody", "--yes"], "there is no job 'nobody'"),
+        (["explain", "nobody"], "there is no job 'nobody'"),
+        (["runs", "list", "nobody"], "there is no job 'nobody'"),
+        (["runs", "show", "nothing"], "there is no run 'nothing'"),
+        (["dead", "replay", "nothing"], "there is no run 'nothing'"),
+        (["dead", "purge", "nothing", "--yes"], "there is no run 'nothing'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "says",
+)
+def test_an_error_is_one_line_that_says_what_is_wrong(shop: Shop, arguments: list[str], says: str) -> None:
+    assert says in shop.refuses(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["jobs", "put", "a", "--args", "{"],
+        ["jobs", "put", "a", "--overlap", "maybe"],
+        ["jobs", "put"],
+        ["runs", "list", "--state", "odd"],
+        ["runs", "list", "--limit", "0"],
+        ["dead", "purge", "--yes"],
+        ["dead", "replay"],
+        ["explain"],
+        ["check", "--timeout", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2(shop: Shop, arguments: list[str]) -> None:
+    assert "Error: " in shop.refuses(*arguments, exit_code=2)
+
+
+def test_a_job_is_paused_and_resumed(shop: Shop) -> None:
+    shop.put()
+    assert shop.says("jobs", "pause", "a", "--reason", "month end") == "a is paused: month end\n"
+    assert shop.json(JOB, "jobs", "pause", "a")["disabled_reason"] == "month end"
+    assert "goes on; next run" in shop.says("jobs", "resume", "a")
+    assert shop.json(JOB, "jobs", "resume", "a")["enabled"]
+    version = shop.json(JOB, "jobs", "show", "a")["version"]
+    assert "no longer at version" in shop.refuses("jobs", "pause", "a", "--version", str(version + 1))
+
+
+def test_a_job_without_a_slot_left_stays_disabled_and_says_so(shop: Shop) -> None:
+    shop.put(schedule="once 2020-01-01T00:00:00Z")
+    shop.says("jobs", "pause", "a")
+    assert "a stays disabled (finished)" in shop.says("jobs", "resume", "a")
+
+
+def test_a_job_runs_now(shop: Shop) -> None:
+    shop.put()
+    run = shop.json(RUN, "jobs", "run-now", "a")
+    assert run["kind"] == "manual"
+    assert re.fullmatch(r"a runs once more: run [-0-9a-f]{36}\n", shop.says("jobs", "run-now", "a"))
+    shop.says("jobs", "pause", "a")
+    assert "not before it is resumed" in shop.says("jobs", "run-now", "a")
+
+
+def test_nothing_is_destroyed_without_yes_where_nobody_can_be_asked(shop: Shop) -> None:
+    shop.put()
+    shop.die()
+    assert "add --yes" in shop.refuses("jobs", "delete", "a")
+    assert "add --yes" in shop.refuses("dead", "purge", "--all")
+    assert len(shop.beat.jobs.list()) == len(shop.beat.dead.list()) == 1
+
+
+def test_a_job_is_deleted(shop: Shop) -> None:
+    shop.put()
+    assert shop.says("jobs", "delete", "a", "--yes") == "a is deleted\n"
+    shop.put()
+    run = shop.start()
+    schema = thing(name=TEXT, deleted=FLAG, waits_for=TEXT_OR_NULL)
+    assert shop.json(schema, "jobs", "delete", "a", "--yes") == {"name": "a", "deleted": False, "waits_for": run.run_id}
+    assert "is deleted as soon as its run has ended" in shop.refuses("jobs", "pause", "a")
+    assert shop.json(schema, "jobs", "delete", "a", "--yes", "--force")["deleted"]
+
+
+def test_runs_are_listed_and_shown(shop: Shop) -> None:
+    assert shop.says("runs", "list") == "no runs\n"
+    shop.put()
+    run = shop.fire()
+    dead = shop.die()
+    assert [each["id"] for each in shop.json(many(RUN), "runs", "list")] == [dead.run_id, run.run_id]
+    assert [each["id"] for each in shop.json(many(RUN), "runs", "list", "a", "--state", "success")] == [run.run_id]
+    assert len(shop.json(many(RUN), "runs", "list", "--limit", "1")) == 1
+    header, *lines = shop.says("runs", "list", "--utc").splitlines()
+    assert re.split(r"\s{2,}", header) == ["RUN", "JOB", "SLOT (UTC)", "NO.", "STATE"]
+    assert "dlq (retries exhausted)" in lines[0] and lines[1].endswith("success")
+    assert shop.json(RUN, "runs", "show", run.run_id)["seconds"] >= 0
+    text = shop.says("runs", "show", dead.run_id)
+    assert "ValueError: no [bold]" in text and text.endswith("\nTraceback ...\n")
+
+
+def test_dead_letters_are_listed_replayed_and_purged(shop: Shop) -> None:
+    assert shop.says("dead", "list") == "no dead letters\n"
+    shop.put("a")
+    shop.put("b")
+    letters = [shop.die("a"), shop.die("b"), shop.die("b")]
+    assert len(shop.json(many(RUN), "dead", "list")) == 3
+    assert [each["job_name"] for each in shop.json(many(RUN), "dead", "list", "a")] == ["a"]
+    assert "ValueError: no [bold]" in shop.says("dead", "list")
+    (again,) = shop.json(many(RUN), "dead", "replay", letters[0].run_id)
+    assert (again["job_name"], again["attempt"]) == ("a", 2)
+    assert shop.says("dead", "replay", letters[0].run_id).startswith("nothing to replay")
+    assert shop.says("dead", "replay", "--job", "b").count("attempt 2 waits as run") == 2
+    assert shop.says("dead", "list", "a").splitlines()[1].endswith("replayed")
+    purged = thing(purged=WHOLE)
+    assert shop.json(purged, "dead", "purge", letters[0].run_id, "--yes") == {"purged": 1}
+    assert shop.json(purged, "dead", "purge", "--older-than", "1", "--yes") == {"purged": 0}
+    assert shop.says("dead", "purge", "--job", "b", "--yes") == "2 dead letters are gone\n"
+    assert shop.json(purged, "dead", "purge", "--all", "--yes") == {"purged": 0}
+
+
+def test_explain_tells_the_story_of_a_job(shop: Shop) -> None:
+    shop.put()
+    shop.fire()
+    found = shop.json(EXPLANATION, "explain", "a")
+    assert "it is not due yet" in found["now"][0]
+    assert found["slots"][0]["says"].startswith("ran for")
+    assert len(found["next_fires"]) == 10
+    text = shop.says("explain", "a", "--slots", "3")
+    assert "last slots" in text and "next fires" in text and "on worker-1" in text
+
+
+def test_status_shows_jobs_and_processes(shop: Shop) -> None:
+    shop.put()
+    shop.store.nodes().note(Node("beat@a/1", "beat", "a", 1, "0.1", skew_seconds=0.0))
+    found = shop.json(STATUS, "status")
+    assert found["jobs"]["total"] == 1 and found["processes"][0]["state"] == "alive"
+    text = shop.says("status")
+    assert "1 total, 1 active" in text and "beat@a/1" in text and "password" not in text
+
+
+def test_health_is_an_exit_code(shop: Shop) -> None:
+    assert shop.json(HEALTH, "health", exit_code=1)["problems"][0].startswith("no beat is alive")
+    assert "no beat is alive" in shop.refuses("health")
+    assert "neither a beat nor a worker" in shop.refuses("health", "--here")
+    assert shop.says("health", "--liveness") == "healthy\n"
+    shop.store.nodes().note(Node("beat@here/1", "beat", socket.gethostname(), os.getpid(), "0.1"))
+    assert shop.says("health") == shop.says("health", "--here") == "healthy\n"
+    assert shop.json(HEALTH, "health", "--liveness") == {"healthy": True, "problems": []}
+
+
+def test_a_job_that_waits_for_too_long_is_not_healthy(shop: Shop) -> None:
+    shop.store.nodes().note(Node("beat@here/1", "beat", "here", 1, "0.1"))
+    shop.put(schedule="once 2020-01-01T00:00:00Z")
+    assert "a job has been due for" in shop.refuses("health")
+    assert shop.says("health", "--max-lag", "1e10") == "healthy\n"
+
+
+def test_check_says_what_is_wrong_and_exits_with_1(shop: Shop) -> None:
+    shop.put("lost", schedule="60")
+    shop.beat.jobs.put("gone", task="shop.nobody_has_it", schedule=60)
+    found = shop.json(CHECK, "check", "--timeout", "0.1", exit_code=1)
+    assert not found["ok"]
+    (task,) = (each for each in found["findings"] if each["name"] == "tasks")
+    assert task["level"] == "error" and "shop.nobody_has_it of gone" in task["says"]
+    result = shop.run("check", "--timeout", "0.1")
+    assert result.exit_code == 1 and "error: nobody has the task shop.nobody_has_it" in result.stdout
+
+
+def test_check_takes_warnings_for_no_error_unless_it_is_strict(shop: Shop) -> None:
+    found = shop.json(CHECK, "check", "--timeout", "0.1")
+    assert found["ok"] and {each["level"] for each in found["findings"]} == {"warning"}
+    assert not shop.json(CHECK, "check", "--timeout", "0.1", "--strict", exit_code=1)["ok"]
+
+
+def test_check_names_rows_that_are_set_aside_and_entries_of_the_code(shop: Shop) -> None:
+    shop.app.conf.beat_schedule = {
+        "good": {"task": "shop.add", "schedule": 60},
+        "bad": {"task": "shop.add", "schedule": "never"},
+    }
+    shop.put()
+    session = shop.store.database.dialect.connect()
+    session.begin()
+    session.script(f"UPDATE Jobs SET Quarantine = 'Args = x: no' WHERE Namespace = '{shop.store.namespace}'")
+    session.commit()
+    session.close()
+    found = {each["name"]: each for each in shop.json(CHECK, "check", "--timeout", "0.1", exit_code=1)["findings"]}
+    assert "job a is set aside: Args = x: no" in found["quarantine"]["says"]
+    assert "entry bad is left out" in found["beat-schedule"]["says"]
+    assert found["stock"]["level"] == "note" and "good" in found["stock"]["says"]
+
+
+def test_init_may_be_repeated_and_raises_the_fences_after_a_restore(shop: Shop) -> None:
+    assert "nothing to do: the tables are up to date" in shop.says("init")
+    shop.put()
+    text = shop.says("init", "--recovered")
+    assert re.search(r"epoch \d+: the fences of [1-9]\d* jobs and runs are raised", text)
+    assert shop.json(STATUS, "status")["epoch"] > 0
+    assert shop.json(JOB, "jobs", "show", "a")["fence"] > 10**9
