@@ -1,0 +1,6 @@
+"""The app. It knows nothing of celery-sqlbeat: the settings name the database, the command names the scheduler."""
+
+from celery import Celery
+
+app = Celery("example_project", include=["example_project.tasks"])
+app.config_from_object("example_project.settings")
