@@ -1,0 +1,128 @@
+"""The judge of histories finds each kind of broken promise, and nothing in a history that is well."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from tests.chaos.history import Freeze, History, Job, Run, broken_promises
+from tests.chaos.witnesses import Body, read
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+JOB = Job(every=1.0, exclusive=True, max_retries=1)
+
+
+def slot(number: int) -> datetime:
+    return NOON + timedelta(seconds=number)
+
+
+def run(number: int, attempt: int = 1, state: str = "success", name: str = "", **facts: object) -> Run:
+    key = name or f"run-{number}-{attempt}"
+    made = Run(key, "job", "schedule", slot(number), None, 1, attempt, state, None, 10 * number + attempt, 0, 0)
+    return made._replace(**facts)  # type: ignore[arg-type]
+
+
+def body(number: int, attempt: int = 1, ended: str | None = "ends", **facts: object) -> Body:
+    began = 100.0 + number + 0.4 * (attempt - 1)
+    key, fence = f"run-{number}-{attempt}", 10 * number + attempt
+    made = Body("job", slot(number).isoformat(), key, attempt, fence, 0, 7, began, began + 0.3, ended)
+    return made._replace(**facts)  # type: ignore[arg-type]
+
+
+def judged(
+    bodies: Sequence[Body], runs: Sequence[Run], job: Job = JOB, freezes: Sequence[Freeze] = (), until: int = 2
+) -> list[str]:
+    broken = broken_promises(History(bodies, runs, {"job": job}, freezes, slot(until), 1))
+    return sorted({text.partition(":")[0] for text in broken})
+
+
+BODIES = [body(0), body(1, 1, "fails"), body(1, 2), body(2)]
+RUNS = [run(0), run(1, 1, "retry", reason="failed", failures=1), run(1, 2, failures=1), run(2)]
+
+
+def test_a_history_that_is_well_breaks_no_promise() -> None:
+    assert judged(BODIES, RUNS) == []
+    gap = run(1, 0, "skipped", last_slot=slot(2), slots=2)
+    assert judged([body(0), body(3)], [run(0), gap, run(3)], until=3) == []
+
+
+def test_a_slot_beyond_the_end_may_still_be_open() -> None:
+    assert judged(BODIES, [*RUNS, run(3, state="claimed")]) == []
+
+
+@pytest.mark.parametrize(
+    ("bodies", "runs", "broken"),
+    [
+        pytest.param([body(0, last_seen=101.2), *BODIES[1:]], RUNS, ["G1 exclusive"], id="two bodies at once"),
+        pytest.param(BODIES[:3], RUNS[:3], ["G2 no lost fire"], id="a slot without a row"),
+        pytest.param(BODIES, [*RUNS[:3], run(2, state="claimed")], ["G2 no lost fire"], id="a slot without an outcome"),
+        pytest.param(
+            BODIES, [*RUNS, run(2, 0, "skipped", slots=1)], ["G2 no lost fire"], id="a slot that ran and was skipped"
+        ),
+        pytest.param(
+            BODIES,
+            [*RUNS[:2], RUNS[2]._replace(attempt=3), run(2)],
+            ["G2 attempts in turn"],
+            id="an attempt is missing",
+        ),
+        pytest.param(
+            BODIES,
+            [run(0), run(1, 1, "success"), run(1, 2), run(2)],
+            ["G2 attempts in turn", "G4 outcomes"],
+            id="an attempt after a success",
+        ),
+        pytest.param([*BODIES, body(2, began=110.0, last_seen=110.1)], RUNS, ["G3 one start"], id="begun twice"),
+        pytest.param(
+            [*BODIES[:3], body(2, fence=3)], RUNS, ["G4 fencing"], id="a body with an older fence than the one before"
+        ),
+        pytest.param(
+            [body(0), BODIES[1], body(1, 2, None), body(2)], RUNS, ["G4 outcomes"], id="a success that nobody saw"
+        ),
+        pytest.param(BODIES, [*RUNS[:3], run(2, name="other")], ["G4 outcomes"], id="a body without a row"),
+        pytest.param(
+            [body(0), body(1, 1, "fails"), body(1, 2, "fails"), body(2)],
+            [*RUNS[:2], run(1, 2, "success", failures=2), run(2)],
+            ["G10 bounded retries", "G4 outcomes"],
+            id="a success after too many failures",
+        ),
+        pytest.param(
+            [body(0), body(1, 1, "fails"), body(2)],
+            [run(0), run(1, 1, "dlq", failures=1), run(2)],
+            ["G10 bounded retries"],
+            id="a dead letter with a retry left",
+        ),
+        pytest.param(
+            BODIES,
+            [*RUNS, run(2, name="extra", slot=slot(2) - timedelta(seconds=0.5))],
+            ["G2 no lost fire", "G4 outcomes", "G9 no pile-up"],
+            id="a slot beside the grid",
+        ),
+    ],
+)
+def test_a_broken_promise_is_found(bodies: list[Body], runs: list[Run], broken: list[str]) -> None:
+    assert judged(bodies, runs) == broken
+
+
+def test_what_overlaps_a_frozen_worker_is_forgiven_and_only_that() -> None:
+    late = [body(0, last_seen=101.2), *BODIES[1:]]
+    assert judged(late, RUNS, freezes=[Freeze(7, 100.1, 101.0)]) == []
+    assert judged(late, RUNS, freezes=[Freeze(8, 100.1, 101.0)]) == ["G1 exclusive"]
+    assert judged(late, RUNS, freezes=[Freeze(7, 90.0, 99.0)]) == ["G1 exclusive"]
+
+
+def test_runs_that_may_overlap_do() -> None:
+    late = [body(0, last_seen=101.2), *BODIES[1:]]
+    assert judged(late, RUNS, Job(1.0, False, 1)) == []
+
+
+def test_a_job_that_cannot_succeed_does_not() -> None:
+    assert judged(BODIES, RUNS, Job(1.0, True, 1, always_fails=True)) == ["G4 outcomes"]
+
+
+def test_a_body_is_read_from_its_lines() -> None:
+    facts = '"job": "job", "slot": "s", "run": "r", "attempt": 1, "fence": 3, "retries": 0, "process": 7'
+    begins = f'{{"body": "a", "what": "begins", "at": 1.0, {facts}}}'
+    assert read([begins, '{"body": "a", "what": "lives", "at": 2.0}']) == [
+        Body("job", "s", "r", 1, 3, 0, 7, 1.0, 2.0, None)
+    ]
+    assert read([begins, '{"body": "a", "what": "fails", "at": 2.5}'])[0].ended == "fails"

@@ -1,0 +1,48 @@
+"""What task bodies write down while they run, in a file that neither database nor broker knows of."""
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+STEP = 0.1  # seconds between two signs of life of a body
+
+
+def write(path: str, line: dict[str, Any]) -> None:
+    """Append one line: a single small write to a file opened for appending is never torn, nor mixed with another."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(file)
+
+
+class Body(NamedTuple):
+    """One execution of a task's body, by its own account."""
+
+    job: str
+    slot: str
+    run: str
+    attempt: int
+    fence: int
+    retries: int
+    process: int
+    """The main process of its worker."""
+    began: float
+    last_seen: float
+    """On the clock that all processes of a machine share; later than this nobody saw it run."""
+    ended: str | None
+    """How, by its own account; None where it was cut off."""
+
+
+def read(lines: Iterable[str]) -> list[Body]:
+    """The bodies, in the order in which they began."""
+    bodies: dict[str, Body] = {}
+    for line in lines:
+        facts = json.loads(line)
+        body, at, what = facts.pop("body"), facts.pop("at"), facts.pop("what")
+        if what == "begins":
+            bodies[body] = Body(**facts, began=at, last_seen=at, ended=None)
+        else:
+            bodies[body] = bodies[body]._replace(last_seen=at, ended=what if what != "lives" else None)
+    return sorted(bodies.values(), key=lambda body: body.began)

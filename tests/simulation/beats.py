@@ -1,0 +1,123 @@
+"""A beat as a process of a simulation: the real parts, put together by the real assembly, ticking over and over."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from celery_sqlbeat.beat.assembly import Parts, assemble
+from celery_sqlbeat.errors import DatabaseAway, SqlbeatError
+from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.machine import Machine
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.breaker import Breaker
+from celery_sqlbeat.store.database import Database
+from tests.simulation.broker import Publisher
+from tests.simulation.database import Link
+from tests.simulation.hub import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 10.0  # seconds, after a tick that failed
+_ERROR_WAIT = 1.0
+
+
+class Host(Process):
+    """A process with a link to the database, a wall clock of its own and its own chance."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world.hub, name)
+        self.world = world
+        self.rng: Random = world.rng
+        self.skew = 0.0
+        self.link = Link(world.server, self, world.settings.statement_timeout)
+        self.link.on_answer = self.reached
+        self.ids = Ids(world.rng.randbytes, lambda: int(1000 * (world.start.timestamp() + world.hub.now)))
+        self.machine = Machine(self.clock, self.wall, self.rng.random, self.ids)
+
+    def wall(self) -> Any:
+        """The clock of this host, which may be wrong."""
+        return self.world.wall(self.skew)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.alive:
+            self.world.died(self)
+        super().kill()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+
+    def reached(self) -> None:
+        """The database answered."""
+
+    def database(self) -> Database:
+        """A way to the database of its own: sessions, breaker and patience."""
+        return Database(
+            self.link,
+            self.world.settings.statement_timeout,
+            Breaker(self.clock, self.rng.random, self.world.settings.heartbeat_interval / 2),
+            self.sleep,
+            self.rng.random,
+            self.clock,
+        )
+
+
+class Beat(Host):
+    """One beat."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self._publisher = Publisher(world.broker, self, self.wall)
+        self._store = Store(self.database(), world.namespace)
+        self._parts: Parts | None = None
+        self._failures = 0
+        self._ends = False
+        self.back_at = -1.0
+        """When this beat reached the database again after it had not."""
+        self._is_cut_off = False
+        self.start(self._main)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM: it waits for the end of the tick."""
+        self._ends = True
+
+    def _main(self) -> None:
+        while not self._ends:
+            self.sleep(min(self._guarded(self._tick), self.world.settings.poll_interval))
+        if self._parts is not None:
+            self._parts.firing.hand_over()
+            self._guarded(self._say_stopped)
+        self.kill()
+
+    def _say_stopped(self) -> float:
+        assert self._parts is not None
+        self._parts.standing.say_stopped()
+        return 0.0
+
+    def _guarded(self, step: Callable[[], float]) -> float:
+        """What the scheduler does around a tick."""
+        try:
+            seconds = step()
+        except SqlbeatError as error:
+            self._failures += 1
+            self._is_cut_off = self._is_cut_off or isinstance(error, DatabaseAway)
+            longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
+            return longest * (0.5 + 0.5 * self.rng.random())
+        except Exception as error:
+            self.world.unexpected(self, error)
+            return _ERROR_WAIT
+        self._failures = 0
+        return seconds
+
+    def reached(self) -> None:
+        """The database answered."""
+        if self._is_cut_off:
+            self._is_cut_off, self.back_at = False, self.hub.now
+
+    def _tick(self) -> float:
+        if self._parts is None:
+            publisher = cast(Any, self._publisher)
+            world = self.world
+            self._parts = assemble(world.app, world.settings, self._store, publisher, {}, {}, machine=self.machine)
+        return self._parts.tick()

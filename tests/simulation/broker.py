@@ -1,0 +1,238 @@
+"""The broker of a simulation: delivers at least once, late, in any order, and sometimes not at all.
+
+Takes the place of sockets and of Celery's producer; what a message says about its claim is made by the real code.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from celery_sqlbeat.beat import messages
+from celery_sqlbeat.beat.publishing import Published, Sending, Sent
+from celery_sqlbeat.errors import BrokerAway
+from celery_sqlbeat.model import Claim
+from tests.simulation.hub import Hub, Process
+
+QUEUE = "celery"  # consumed by workers with the extension, if any live
+VANILLA = "vanilla"  # consumed by nobody of ours: fired and forgotten
+_VANISHED = "the connection to the broker was lost"
+_NO_TIME = "no time was left to publish it"
+_REDELIVERED_AFTER = 0.5  # seconds
+_LATEST = 60.0  # seconds that a message may be on its way
+
+
+class Message(NamedTuple):
+    """What a worker gets."""
+
+    number: int
+    run: str
+    claim: str
+    fence: int
+    queue: str
+    retries: int
+    eta: float | None
+    store: str
+    namespace: str
+    job_name: str
+    life_seconds: float | None = None
+
+
+class Consumer(Protocol):
+    """A worker, as the broker sees it."""
+
+    def takes(self) -> bool:
+        """Whether it lives, is connected and has room."""
+
+    def receive(self, message: Message) -> None:
+        """Take a message."""
+
+
+class Post(Protocol):
+    """Who is told of messages."""
+
+    def published(self, process: Process, message: Message) -> None:
+        """A process hands a message to the broker."""
+
+    def delivered(self, message: Message) -> None:
+        """A worker gets a message."""
+
+
+class Broker:
+    """Queues, and who consumes them."""
+
+    def __init__(self, hub: Hub, rng: Random, post: Post) -> None:
+        self.hub = hub
+        self.rng = rng
+        self.post = post
+        self.away_until = -1.0
+        self.loses_until = -1.0
+        self.doubles_until = -1.0
+        self.swallows_until = -1.0
+        self.delays_until = -1.0
+        self.consumers: list[Consumer] = []
+        self.waiting: list[Message] = []
+        self.unacknowledged: dict[int, tuple[Message, Consumer]] = {}
+        self._deliveries = 0
+        self._numbers = 0
+
+    def is_away(self) -> bool:
+        """Whether nobody reaches it."""
+        return self.hub.now < self.away_until
+
+    def number(self) -> int:
+        """A number for a message."""
+        self._numbers += 1
+        return self._numbers
+
+    def put(self, message: Message, seconds: float = 0.0) -> None:
+        """Take a message; it may arrive late, twice, or out of order."""
+        if self.hub.now < self.swallows_until:
+            return
+        delay = self.rng.random() * (_LATEST if self.hub.now < self.delays_until else 0.01)
+        self.hub.after(seconds + delay, lambda: self._arrive(message))
+        if self.hub.now < self.doubles_until and self.rng.random() < 0.5:
+            self.hub.after(seconds + self.rng.random() * _LATEST, lambda: self._arrive(message))
+
+    def _arrive(self, message: Message) -> None:
+        self.waiting.append(message)
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Give what waits to those that have room, each to anyone."""
+        if not self.waiting:
+            return
+        if self.is_away():
+            self.hub.at(self.away_until + 0.01, self.hand_out)
+            return
+        kept = []
+        for message in self.waiting:
+            ready = [] if message.queue == VANILLA else [one for one in self.consumers if one.takes()]
+            if message.queue == VANILLA:
+                self.post.delivered(message)  # by a worker that is none of ours
+            elif ready:
+                self._deliver(message, ready[int(self.rng.random() * len(ready))])
+            else:
+                kept.append(message)
+        self.waiting = kept
+
+    def _deliver(self, message: Message, consumer: Consumer) -> None:
+        self._deliveries += 1
+        tag = self._deliveries
+        self.unacknowledged[tag] = (message, consumer)
+        self.post.delivered(message)
+        consumer.receive(message._replace(number=tag))
+
+    def acknowledge(self, tag: int) -> None:
+        """A worker is done with a delivery; without a connection it cannot say so."""
+        if not self.is_away():
+            self.unacknowledged.pop(tag, None)
+
+    def requeue(self, tag: int, seconds: float = 0.0) -> None:
+        """A worker gives a delivery back."""
+        found = self.unacknowledged.pop(tag, None)
+        if found is not None:
+            self.put(found[0], seconds)
+
+    def lose(self, consumer: Consumer) -> None:
+        """The connection of a worker is gone: others get what it did not acknowledge."""
+        for tag in [tag for tag, (_, holder) in self.unacknowledged.items() if holder is consumer]:
+            self.requeue(tag, _REDELIVERED_AFTER)
+
+    def go_away(self, seconds: float) -> None:
+        """Be out of reach for a while; all connections are lost."""
+        self.away_until = max(self.away_until, self.hub.now + seconds)
+        for consumer in self.consumers:
+            self.lose(consumer)
+        self.hub.at(self.away_until + 0.01, self.hand_out)
+
+
+class Publisher:
+    """What a beat publishes with, in the place of kombu's producer."""
+
+    def __init__(self, broker: Broker, process: Process, wall: Callable[[], datetime]) -> None:
+        self._broker = broker
+        self._wall = wall
+        self._process = process
+        self._store = self._namespace = ""
+
+    def identify(self, store_id: str, namespace: str) -> None:
+        """For whom the messages are."""
+        self._store, self._namespace = store_id, namespace
+
+    def connect(self, seconds: float) -> None:
+        """Be connected, or raise BrokerAway after a while."""
+        if self._broker.is_away():
+            self._process.sleep(seconds)
+            raise BrokerAway("the broker is away")
+
+    def publish(self, claims: Sequence[Claim], until: float) -> Published:
+        """Publish each of the claims that there is time for."""
+        return self.send(claims, until).settle()
+
+    def send(self, claims: Sequence[Claim], until: float) -> Sending:
+        """Hand over each of the claims that there is time for; what the broker says of them comes later."""
+        published = Published([], [])
+        for claim in claims:
+            self._process.sleep(0.0005 + 0.002 * self._broker.rng.random())
+            if self._process.clock() >= until:
+                published.failed.append((claim, _NO_TIME))
+            elif (failure := self._send(claim)) is not None:
+                published.failed.append((claim, failure))
+            else:
+                countdown, life = claim.options.get("countdown", 0.0), self._life(claim)
+                published.confirmed.append(Sent(claim, self.queue_of(claim), countdown, life))
+
+        def settle() -> Published:
+            self._process.sleep(0.001 * self._broker.rng.random())
+            if self._broker.is_away():
+                unconfirmed = [(sent.claim, _VANISHED) for sent in published.confirmed]
+                return Published([], [*published.failed, *unconfirmed])
+            return published
+
+        return Sending(settle)
+
+    def _send(self, claim: Claim) -> str | None:
+        broker, now = self._broker, self._broker.hub.now
+        if broker.is_away():
+            return _VANISHED
+        header: dict[str, Any] = messages.header(claim, self._store, self._namespace)["sqlbeat"]
+        countdown = claim.options.get("countdown")
+        message = Message(
+            broker.number(),
+            header["run"],
+            header["claim"],
+            header["fence"],
+            self.queue_of(claim) or QUEUE,
+            0,
+            None if countdown is None else now + countdown,
+            header["store"],
+            header["namespace"],
+            claim.job_name,
+            self._life(claim),
+        )
+        chance = broker.rng.random() if now < broker.loses_until else 1.0
+        if chance < 0.3:
+            return _VANISHED
+        broker.post.published(self._process, message)
+        broker.put(message)
+        return _VANISHED if chance < 0.6 else None
+
+    def queue_of(self, claim: Claim) -> str | None:
+        """The queue of a claim's message."""
+        queue: str = claim.options.get("queue", QUEUE)
+        return queue
+
+    def expires_at(self, claim: Claim, published_at: datetime) -> datetime | None:
+        """When the message of a claim expires."""
+        expires = claim.options.get("expires")
+        return published_at + timedelta(seconds=expires) if isinstance(expires, (int, float)) else expires
+
+    def _life(self, claim: Claim) -> float | None:
+        expires = claim.options.get("expires")
+        if isinstance(expires, datetime):
+            return max(0.0, (expires - self._wall()).total_seconds())
+        return expires
+
+    def close(self) -> None:
+        """Nothing to close."""

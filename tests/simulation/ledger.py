@@ -1,0 +1,130 @@
+"""What really happened: rows as they were committed, messages, bodies. The model that every check reads.
+
+It is told by triggers, by the broker and by the pools, never by the code under test.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_sqlbeat.config import Settings
+from tests.simulation.hub import Hub, Process
+from tests.simulation.jobs import Spec
+from tests.simulation.rows import JobRow, RunRow
+
+_NOTICED = 2.0  # seconds; a clock that is set by less may as well have drifted
+_TRACE = 400  # lines that are kept of each job
+
+Slot = tuple[str, str, str]
+
+
+class Violation(BaseException):
+    """An invariant does not hold. No code under test may catch it."""
+
+    def __init__(self, invariant: str, text: str, job: str | None) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant, self.text, self.job = invariant, text, job
+
+
+@dataclass(eq=False)
+class Body:
+    """A task that runs, as its pool sees it."""
+
+    worker: Process
+    run_id: str
+    job_id: str
+    claim_id: str
+    fence: int
+    retries: int
+    exclusive: bool
+    lease_seconds: float
+    since: float
+    sent_at: float
+    """When the last statement that gave or extended its lease was sent."""
+    stopped_at: float | None = None
+
+
+@dataclass
+class Ledger:
+    """Everything that the checks know."""
+
+    hub: Hub
+    settings: Settings
+    steps: int = 0
+    jobs: dict[str, JobRow] = field(default_factory=dict)
+    runs: dict[str, RunRow] = field(default_factory=dict)
+    specs: dict[str, Spec] = field(default_factory=dict)
+    """By job id, as the jobs are defined now."""
+    spec_of_run: dict[str, Spec] = field(default_factory=dict)
+    """As the job was defined when the run was claimed."""
+    slots: dict[Slot, list[str]] = field(default_factory=lambda: defaultdict(list))
+    purged: set[Slot] = field(default_factory=set)
+    """Those whose outcome was deleted with the old history."""
+    gaps: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    moved: dict[str, str] = field(default_factory=dict)
+    """The latest slot before which an operator has moved a job back: up to there slots may come twice."""
+    bodies: dict[tuple[str, int], Body] = field(default_factory=dict)
+    begun: set[tuple[str, int]] = field(default_factory=set)
+    results: dict[str, str] = field(default_factory=dict)
+    """How the latest body of a run ended."""
+    granted: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When the statement was sent that began a run, by run and start."""
+    extended: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When the latest statement was sent that extended a run, by worker and run."""
+    unlocked: dict[str, float] = field(default_factory=dict)
+    """When an operator last took a job from its run."""
+    touched: dict[str, float] = field(default_factory=dict)
+    """When a job's row was last written."""
+    edits: dict[tuple[str, int], Spec] = field(default_factory=dict)
+    """What an operator is about to write, by job and version."""
+    copies: dict[tuple[str, str, int], int] = field(default_factory=lambda: defaultdict(int))
+    jumps: list[tuple[float, float]] = field(default_factory=list)
+    """When the server's clock was set, and by how much."""
+    violation: Violation | None = None
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _trace: dict[str | None, deque[tuple[int, float, str]]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=_TRACE))
+    )
+
+    def fail(self, invariant: str, text: str, job_id: str | None = None) -> None:
+        """An invariant does not hold: the simulation ends here."""
+        violation = Violation(invariant, text, job_id)
+        if self.violation is None:
+            self.violation = violation
+        raise violation
+
+    def note(self, job_id: str | None, text: str) -> None:
+        """A line of the trace, of one job or of all."""
+        self._trace[job_id].append((self.steps, self.hub.now, text))
+
+    def did(self, what: str) -> None:
+        """One step of the simulation."""
+        self.steps += 1
+        self.counts[what] += 1
+
+    def trace(self, job_id: str | None, lines: int) -> Iterable[str]:
+        """The last lines about a job, and about everything."""
+        found = list(self._trace[None]) + (list(self._trace[job_id]) if job_id is not None else [])
+        for step, at, text in sorted(found, key=lambda line: line[0])[-lines:]:
+            yield f"{step:>8} {at:>10.3f}  {text}"
+
+    @property
+    def jumped_at(self) -> float:
+        """When the server's clock was set last."""
+        return self.jumps[-1][0] if self.jumps else -1e9
+
+    def jumped_since(self, at: float) -> float:
+        """By how much the server's clock was set forward since then."""
+        return sum(seconds for when, seconds in self.jumps if when >= at and seconds > _NOTICED)
+
+    def running(self, job_id: str) -> list[Body]:
+        """The bodies of a job that run now."""
+        return [body for body in self.bodies.values() if body.job_id == job_id]
+
+    def differences(self, old: Any, new: Any) -> str:
+        """What changed in a row, for the trace."""
+        if old is None:
+            return "new"
+        pairs = zip(old._fields, old, new, strict=True)
+        return ", ".join(f"{name} {was!r} -> {now!r}" for name, was, now in pairs if was != now)

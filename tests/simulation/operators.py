@@ -1,0 +1,112 @@
+"""People and programs that change jobs while they run: through the store, and by hand in SQL."""
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from celery_sqlbeat.errors import SqlbeatError
+from celery_sqlbeat.handle.handle import Handle
+from celery_sqlbeat.model import JobDraft
+from celery_sqlbeat.store import Store
+from tests.simulation.beats import Host
+from tests.simulation.jobs import spec
+from tests.simulation.rows import JobRow
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Operator(Host):
+    """Somebody with an administrator's rights."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world, "operator")
+        store = Store(self.database(), world.namespace)
+        self.admin = store.for_admin()
+        self.handle = Handle(world.app, world.settings, store)
+        self.handle.jobs._ids = self.ids
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Do something, and let it be if the database is away."""
+
+        def run() -> None:
+            self.world.ledger.did("operator")
+            with contextlib.suppress(SqlbeatError):  # somebody will try again, or not
+                work()
+
+        self.start(run)
+
+    def kill(self) -> None:
+        """People do not crash."""
+
+
+def pause(operator: Operator, job: JobRow, much: float) -> None:
+    """Pause a job, and mostly resume it after a while."""
+    operator.handle.jobs.pause(job.job_name)
+    if much < 0.9:
+        operator.sleep(100.0 * much**3)
+        operator.handle.jobs.resume(job.job_name)
+
+
+def run_now(operator: Operator, job: JobRow, much: float) -> None:
+    """Add an extra slot."""
+    operator.admin.add_slot(operator.ids.run_ids(1)[0], job.id)
+
+
+def cancel(operator: Operator, job: JobRow, much: float) -> None:
+    """Cancel what runs."""
+    operator.admin.cancel(job.job_name)
+
+
+def delete(operator: Operator, job: JobRow, much: float) -> None:
+    """Delete a job, and add another one."""
+    operator.admin.delete(job.job_name, force=much < 0.5)
+    operator.world.add_job()
+
+
+def replay(operator: Operator, job: JobRow, much: float) -> None:
+    """Replay the dead letters."""
+    dead = [letter for letter in operator.admin.dead(100) if letter.reason != "replayed"]
+    operator.admin.replay(list(zip(operator.ids.run_ids(len(dead)), dead, strict=True)))
+
+
+def edit(operator: Operator, job: JobRow, much: float) -> None:
+    """Give a job another schedule and other policies."""
+    found = operator.admin.jobs([job.job_name]).get(job.job_name)
+    if found is None:
+        return
+    edited = spec(Random(f"{job.job_name}/{much}"), job.job_name, operator.world.settings.lock_timeout)
+    first = operator.world.server.clock() + timedelta(seconds=30.0 * much)
+    row = edited.columns
+    draft = JobDraft(
+        job.job_name,
+        row["TaskName"],
+        row["Schedule"],
+        row["TimeZone"],
+        None,
+        None,
+        row["Options"],
+        row["Policies"],
+        True,
+        None,
+        first,
+        None,
+    )
+    operator.world.ledger.edits[job.id, found.version + 1] = edited
+    operator.admin.update_job(draft, found.version, reschedule=True)
+
+
+def move(operator: Operator, job: JobRow, much: float) -> None:
+    """Write another next run by hand."""
+    at = operator.world.server.clock() + timedelta(seconds=120.0 * (much - 0.4))
+    operator.world.server.by_hand(operator, "UPDATE Jobs SET NextRunTime = ? WHERE Id = ?", at, job.id)
+
+
+def unlock(operator: Operator, job: JobRow, much: float) -> None:
+    """Unlock a job by hand, whatever runs."""
+    operator.world.server.by_hand(operator, "UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", job.id)
+
+
+ACTIONS = [pause, pause, pause, run_now, run_now, run_now, cancel, delete, replay, replay, edit, move, unlock]

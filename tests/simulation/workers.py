@@ -1,0 +1,307 @@
+"""A worker as a process of a simulation: the real keeper in three threads, and a pool that stands for Celery's.
+
+The pool begins bodies, ends them in every way that Celery knows, and stops them when it is told so.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from celery_sqlbeat.config import stop_timeout
+from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.model import Node, StartedRun, StartRequest
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.protocol import Extended, WorkerStore
+from celery_sqlbeat.worker.answers import Answer, Away, Begun
+from celery_sqlbeat.worker.endings import End, Rules, ending
+from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
+from celery_sqlbeat.worker.standing import Standing
+from celery_sqlbeat.worker.timing import Timing
+from tests.simulation.beats import Host
+from tests.simulation.broker import QUEUE, Message
+from tests.simulation.hub import Event
+from tests.simulation.ledger import Body
+
+if TYPE_CHECKING:
+    from greenlet import greenlet
+
+    from tests.simulation.world import World
+
+_MOST_CELERY_RETRIES = 2
+_LONGEST_SLEEP = 60.0  # seconds
+_DRAIN_SECONDS = 20.0
+_ENDS = [End.FAILURE, End.FAILURE, End.CHILD_LOST, End.TIME_LIMIT]
+
+
+class Task:
+    """A body in the pool."""
+
+    def __init__(self, body: Body, holding: Holding, message: Message, end: Event) -> None:
+        self.body, self.holding, self.message, self.end = body, holding, message, end
+
+
+class _Noted:
+    """The store of the heartbeats: notes when the keeper asks, which is before the tries that fail."""
+
+    def __init__(self, worker: "Worker", store: WorkerStore) -> None:
+        self._worker, self._store = worker, store
+        self.start, self.finish = store.start, store.finish
+
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
+        self._worker.heartbeat_at = self._worker.hub.now
+        return self._store.extend(held)
+
+
+class Worker(Host):
+    """One worker process with its pool."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self._slots = self._size = 1 + int(3 * self.rng.random())
+        self._late = self.rng.random() < 0.6
+        self._waiting: list[Message] = []
+        self._asks_ahead = self.rng.random() < 0.4
+        self._asked: dict[int, StartRequest] = {}
+        self._leased: list[tuple[Message, Answer]] = []
+        """What was asked ahead, and waits for a slot of the pool."""
+        self._taken = 0
+        self._tasks_by_tag: dict[int, Task] = {}
+        self._rules = Rules.of(world.settings)
+        self._drains = False
+        self.heartbeat_at = -1.0
+        store = Store(self.database(), world.namespace)
+        heartbeats = Store(self.database(), world.namespace)
+        standing = Standing(heartbeats.nodes(), self._describe, world.settings.heartbeat_interval, self.clock)
+        self.keeper = Keeper(
+            store.for_worker(name),
+            Timing.of(world.settings),
+            self.clock,
+            self._ring,
+            _Noted(self, heartbeats.for_worker(name)),
+            standing,
+        )
+        self._rung = {SERVE: False, BEAT: False, WATCH: False}
+        self._threads: dict[str, greenlet] = {}
+        for step_name, step in ((SERVE, self.keeper.serve), (BEAT, self.keeper.beat), (WATCH, self.keeper.watch)):
+            self._threads[step_name] = self.start(self._loop(step_name, step))
+        world.broker.consumers.append(self)
+
+    def _describe(self) -> Node:
+        return Node(self.name, "worker", "host", 1, "0", queues=json.dumps([QUEUE]))
+
+    def _ring(self, step: str) -> None:
+        self._rung[step] = True
+        self.wake(self._threads[step])
+
+    def _loop(self, name: str, step: Callable[[], float]) -> Callable[[], None]:
+        def run() -> None:
+            while True:
+                self._rung[name] = False
+                try:
+                    seconds = step()
+                except Exception as error:
+                    self.world.unexpected(self, error)
+                    seconds = 1.0
+                if not self._rung[name]:
+                    self.sleep(min(seconds, _LONGEST_SLEEP))
+
+        return run
+
+    # What the broker sees
+
+    def takes(self) -> bool:
+        """Whether it is connected and has room."""
+        return self.alive and not self._drains and self._taken < 2 * self._size and self.hub.now >= self.stopped_until
+
+    def receive(self, message: Message) -> None:
+        """Take a message; one with an eta waits outside of the pool."""
+        self._taken += 1
+        expires = None if message.life_seconds is None else self.hub.now + message.life_seconds
+        wait = 0.0 if message.eta is None else message.eta - self.hub.now
+        if expires is not None and self.hub.now >= expires:
+            self._done(message)
+        elif wait > 0:
+            self.later(wait, lambda: self._enter(message))
+        else:
+            self._enter(message)
+
+    def _enter(self, message: Message) -> None:
+        if self._asks_ahead and self._slots <= 0 and not self._drains:
+            self._ask(message, ahead=True)
+        else:
+            self._waiting.append(message)
+            self._next()
+
+    def _next(self) -> None:
+        while self._slots > 0 and not self._drains:
+            if self._leased:
+                self._slots -= 1
+                self._take(*self._leased.pop(0))
+            elif self._waiting:
+                self._slots -= 1
+                self._ask(self._waiting.pop(0))
+            else:
+                break
+
+    def _ask(self, message: Message, ahead: bool = False) -> None:
+        request = StartRequest(message.run, message.claim, message.fence, self.ids.one(), message.retries)
+        self._asked[message.number] = request
+        self.keeper.ask(request, self._answered(message, ahead), ahead)
+
+    def _answered(self, message: Message, ahead: bool) -> Callable[[Answer], None]:
+        answers: list[Answer] = []
+
+        def answered(answer: Answer) -> None:
+            if answers:
+                self.world.ledger.fail("G3", f"{self.name} got two answers for one message of {message.job_name}")
+            answers.append(answer)
+            self.later(0.001 * self.rng.random(), lambda: self._heard(message, answer, ahead))
+
+        return answered
+
+    def _heard(self, message: Message, answer: Answer, ahead: bool) -> None:
+        self._asked.pop(message.number, None)
+        if not ahead:
+            self._take(message, answer)
+        elif self._drains and isinstance(answer, Begun):
+            self.keeper.unstart(answer.holding)
+            self._done(message)
+        elif isinstance(answer, Begun):
+            self._leased.append((message, answer))
+            self._next()
+        else:  # it needs no slot to be sent away
+            self._slots -= 1
+            self._take(message, answer)
+
+    def _take(self, message: Message, answer: Answer) -> None:
+        if isinstance(answer, Begun):
+            if answer.holding.take():
+                self._begin(message, answer.holding)
+                return
+            self.world.broker.acknowledge(message.number)
+        elif isinstance(answer, Away):
+            self.world.broker.requeue(message.number, 1.0 + 4.0 * self.rng.random())
+        else:
+            self.world.witness.body_checks.dropped(self, message)
+            self.world.broker.acknowledge(message.number)
+        self._leave(message)
+
+    def _done(self, message: Message) -> None:
+        self.world.broker.acknowledge(message.number)
+        self._taken -= 1
+        self.later(0.0, self.world.broker.hand_out)
+
+    def _leave(self, message: Message) -> None:
+        self._slots += 1
+        self._taken -= 1
+        self._next()
+        self.later(0.0, self.world.broker.hand_out)
+
+    # The pool
+
+    def _begin(self, message: Message, holding: Holding) -> None:
+        world, rng = self.world, self.rng
+        world.ledger.did("begin")
+        body = world.witness.body_checks.begins(self, holding.run, message.retries)
+        spec = world.ledger.spec_of_run[holding.run.run_id]
+        # In the end nobody is to wait for a pool that has too much to do.
+        longest = min(spec.longest, 2 * spec.shortest) if world.is_calm else spec.longest
+        seconds = (spec.shortest + (longest - spec.shortest) * rng.random()) * (0.05 if world.is_calm else 1.0)
+        task = Task(body, holding, message, self.later(seconds, lambda: self._ends_by_itself(task)))
+        self._tasks_by_tag[message.number] = task
+        if not self._late:
+            world.broker.acknowledge(message.number)
+        holding.on_stop(lambda: self._must_stop(task))
+
+    def _must_stop(self, task: Task) -> None:
+        """From the keeper's thread: set the stop in motion. The task takes a while, and may end by itself meanwhile."""
+        self.world.witness.body_checks.told_to_stop(task.body)
+        longest = 0.8 * stop_timeout(task.holding.run.lease_seconds)
+        self.later(longest * self.rng.random(), lambda: self._is_gone(task))
+
+    def _is_gone(self, task: Task) -> None:
+        if self._end(task, "stopped"):
+            self.keeper.gone(task.holding)
+            self.world.broker.acknowledge(task.message.number)
+
+    def _end(self, task: Task, how: str) -> bool:
+        """The body is gone; False if it was before."""
+        if self._tasks_by_tag.pop(task.message.number, None) is None:
+            return False
+        task.end.action = None
+        self.world.ledger.did("end")
+        self.world.witness.body_checks.ended(task.body, how)
+        self._leave(task.message)
+        return True
+
+    def _ends_by_itself(self, task: Task) -> None:
+        spec = self.world.ledger.spec_of_run[task.holding.run.run_id]
+        chance = self.rng.random()
+        if chance < spec.retries and task.message.retries < _MOST_CELERY_RETRIES:
+            self._retry(task)
+            return
+        failed = chance < spec.retries + spec.fails
+        end = _ENDS[int(self.rng.random() * len(_ENDS))] if failed else End.SUCCESS
+        self._finish(task, end, "failure" if failed else "success")
+
+    def _finish(self, task: Task, end: End, how: str) -> None:
+        if self._end(task, how):
+            result = ending(end, task.holding.run, self._rules, self.rng.random, how)
+            self.keeper.finish(task.holding, result, lambda _: self.world.broker.acknowledge(task.message.number))
+
+    def _retry(self, task: Task) -> None:
+        """self.retry(): its message is on the way before this try is known to have ended."""
+        broker, old = self.world.broker, task.message
+        seconds = 4.0 * self.rng.random()
+        if broker.is_away():
+            self._finish(task, End.FAILURE, "failure")
+            return
+        again = old._replace(number=broker.number(), retries=old.retries + 1, eta=self.hub.now + seconds)
+        broker.put(again)
+        self.world.witness.published(self, again)
+        if self._end(task, "retry"):
+            self.keeper.retrying(task.holding, seconds, lambda _: broker.acknowledge(old.number))
+
+    # Ends of the process
+
+    def kill(self) -> None:
+        """SIGKILL: its children die with it, and the broker hands its messages to others."""
+        if self.alive:
+            for task in list(self._tasks_by_tag.values()):
+                self.world.witness.body_checks.ended(task.body, "killed")
+            self._tasks_by_tag.clear()
+            self.world.broker.consumers.remove(self)
+            self.hub.after(0.01, lambda: self.world.broker.lose(self))
+        super().kill()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM: begin nothing more, let the bodies end, and after a while take them along."""
+        if not self._drains:
+            self._drains = True
+            self.start(self._drain)
+
+    def _drain(self) -> None:
+        self.keeper.close()
+        for message in self._waiting:
+            self.world.broker.requeue(message.number)
+        self._waiting.clear()
+        for _, begun in self._leased:
+            assert isinstance(begun, Begun)
+            self.keeper.unstart(begun.holding)
+        self._leased.clear()
+        for request in self._asked.values():
+            if self.rng.random() < 0.5:
+                self.keeper.withdraw(request)
+        deadline = self.hub.now + _DRAIN_SECONDS
+        while self._tasks_by_tag or not self.keeper.is_idle:
+            self.sleep(0.25)
+            if self.hub.now > deadline:
+                for task in list(self._tasks_by_tag.values()):
+                    self._finish(task, End.STOPPED, "stopped")
+                if self.hub.now > deadline + _DRAIN_SECONDS:
+                    break  # the database is away
+        with contextlib.suppress(StoreError):  # it is seen by its heartbeat, which is missing
+            self.keeper.leave()
+        self.kill()
