@@ -5,10 +5,16 @@ import platform
 import sqlite3
 import sys
 
-from benchmarks import beat, claim_one, cycle, publish
+from benchmarks import beat, claim_one, cycle, publish, worker
 from benchmarks.places import available_places
 
-SECTIONS = {"cycle": cycle.main, "claim": claim_one.main, "publish": publish.main, **beat.SECTIONS}
+SECTIONS = {
+    "cycle": cycle.main,
+    "claim": claim_one.main,
+    "publish": publish.main,
+    **beat.SECTIONS,
+    "worker": worker.main,
+}
 EXTRAS = beat.EXTRAS
 GROUPS = {"beat": list(beat.SECTIONS)}
 
