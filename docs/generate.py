@@ -1,13 +1,15 @@
-"""Writes the pages of docs/ that come from the code; a test fails while one of them is out of date."""
+"""Writes what comes from the code: pages of docs/, and sql/*/create.sql. A test fails while one of them is out of date."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from celery_sqlbeat import checks
 from celery_sqlbeat.config import PREFIX, Settings
 from celery_sqlbeat.policy import DEFAULT, KINDS, Policies
+from celery_sqlbeat.store.migrations import creation_script
 
 HERE = Path(__file__).parent
 
@@ -23,6 +25,12 @@ line that names the setting, the value and what is allowed. So does an unknown `
 environment, where other programs name variables too, a name that is nearly one of these is logged as a warning.
 
 Durations are seconds, fractions allowed, or (in the configuration) a `timedelta`.
+"""
+
+DESIGN = """\
+# Design notes
+
+Written by `make docs`. One page each: the question, the choice, what was given up, the evidence.
 """
 
 TOGETHER = """\
@@ -41,7 +49,13 @@ TOGETHER = """\
 | SQLite | `sqlite:///relative.db`, `sqlite:////absolute/path.db` |
 | PostgreSQL | `postgresql://user:password@host:port/database?sslmode=require`; several hosts with commas; options are libpq's |
 | SQL Server, Azure SQL | `mssql://user:password@host:port/instance/database?Encrypt=yes`; port, instance, user and options may be left out |
+| Azure SQL with Entra ID | `mssql://server.database.windows.net/database?identity=managed&client_id=...`; without a user, an access token logs in: of `identity=default` (azure-identity's chain), `managed`, `workload` or `cli`, with `client_id` and `tenant_id` where it takes them |
 | SQL Server by ODBC | `mssql+odbc:Driver={...};Server=...;Database=...`, with `{}` around a value that holds `;` `{` or `}`, and `}` doubled in it |
+
+SQL Server needs the extra `celery-sqlbeat[mssql]`, and on Linux one step more, as no wheel brings unixODBC: `apt-get install unixodbc
+libgssapi-krb5-2`, `dnf install unixODBC krb5-libs` or `apk add unixodbc krb5-libs`. Microsoft's driver comes in a wheel; an installed one is preferred, and
+`?driver=` chooses. Connections are encrypted and the certificate is verified, unless the address says otherwise (`Encrypt`,
+`TrustServerCertificate`). An ODBC string that names neither `UID` nor `Authentication`, `Trusted_Connection` or a DSN logs in by token, too.
 
 In user, password and options write `@ : / ? # & %` as `%40 %3A %2F %3F %23 %26 %25`. Wherever a URL is shown its password is `***`, and
 so are options that are not known to be harmless; of a URL that cannot be read no more than the scheme is shown.
@@ -92,7 +106,24 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-PAGES: Mapping[str, Any] = {"settings.md": settings_page}
+def creation(database: str) -> str:
+    """Return the text of sql/*/create.sql, to the letter what `init --sql` prints."""
+    return creation_script(database) + "\n"
+
+
+def design_index() -> str:
+    """The list of the design notes, by their titles."""
+    notes = sorted(path for path in (HERE / "design").glob("*.md") if path.name != "README.md")
+    titles = [(path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# "), path.name) for path in notes]
+    lines = [f"- [{title}]({name})" for title, name in titles]
+    return "\n".join([DESIGN, *lines, ""])
+
+
+PAGES: Mapping[str, Any] = {
+    "settings.md": settings_page,
+    "design/README.md": design_index,
+    **{f"../sql/{each}/create.sql": partial(creation, each) for each in ("mssql", "postgresql", "sqlite")},
+}
 
 
 if __name__ == "__main__":
