@@ -70,6 +70,7 @@ def test_the_wheel_holds_every_sql_file_the_types_and_the_entry_points(wheel: Pa
     assert sources
     assert sources <= names
     assert "celery_sqlbeat/py.typed" in names
+    assert "celery_sqlbeat/demo/example_project/tasks.py" in names
     assert not {name for name in names if name.startswith("tests/")}
     (metadata,) = importlib.metadata.distributions(path=[str(wheel)])
     points = {(point.group, point.name): point.value for point in metadata.entry_points}
@@ -124,6 +125,14 @@ def test_a_missing_driver_is_one_line_with_its_remedy(environment: Path, shop: P
     assert line.startswith("Error: ")
     assert "celery-sqlbeat[postgresql]" in line
     assert "s3kr1t" not in done.stdout + done.stderr
+
+
+def test_the_demonstration_finds_its_project(environment: Path, shop: Path) -> None:
+    code = "from celery_sqlbeat.demo.project import project_root; print(project_root())"
+    root = Path(must(environment / "python", "-c", code, cwd=shop).strip())
+    assert ROOT not in root.parents
+    said = must(environment / "celery", "-A", "example_project", "sqlbeat", "init", cwd=shop, PYTHONPATH=str(root))
+    assert "up to date" in said
 
 
 def test_the_package_can_be_imported_and_is_typed(environment: Path, shop: Path) -> None:
