@@ -52,7 +52,7 @@ def _ground(app: Any, settings: Settings, seconds: float, store: Store | None, f
     if url.database == "sqlite" and not url.in_memory and store is None:
         import os
 
-        if not os.path.exists(url.name):  # opening it would make an empty file
+        if not os.path.exists(url.name):  # the only kind of database that a beat makes by itself
             says = f"there is no database at {url}"
             found.append(Finding("error", "database", says, "run celery -A app sqlbeat init, or start a beat"))
             return None

@@ -8,7 +8,6 @@ from typing import Any
 from celery_sqlbeat.beat.zone import app_zone
 from celery_sqlbeat.config import Settings, read_settings
 from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.errors import SchemaError
 from celery_sqlbeat.handle.dead import Dead
 from celery_sqlbeat.handle.explaining import Explanation
 from celery_sqlbeat.handle.inquiry import explain_job
@@ -67,10 +66,6 @@ class Handle:
     def ready(self) -> Store:
         """The store, once its tables are known to be there; asked the first time only."""
         if not self._is_ready:
-            url = self.settings.database_url
-            if self._store is None and url.database == "sqlite" and not url.in_memory and not os.path.exists(url.name):
-                # Connecting would make an empty file.
-                raise SchemaError(f"there is no database at {url}: run celery -A app sqlbeat init")
             self.store.check_schema()
             self._is_ready = True
         return self.store

@@ -70,6 +70,10 @@ class Database:
         """Whether this database has one block for what others do in several."""
         return name in getattr(self.dialect, "at_once", ())
 
+    def make_place(self) -> None:
+        """Make what the first migration needs to be there: a database that is a file."""
+        getattr(self.dialect, "make_file", lambda: None)()
+
     def read(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run one block that only reads."""
         return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False)

@@ -66,6 +66,7 @@ def migrate(database: Database, progress: Callable[[str], None] = lambda _: None
     """Bring the schema up to this version; returns the names of what was applied. Safe while others do the same."""
     known = migrations(database.dialect.name)
     applied: list[str] = []
+    database.make_place()
 
     def next_one(session: Session) -> Migration | None:
         session.migration_lock()

@@ -3,9 +3,10 @@
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.errors import DatabaseAway, SchemaError, StoreError
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.session import Clock, Row, Rows, instant_positions
 from celery_sqlbeat.store.sqlite_values import after, decoded, flat, prepared, scalar, statements, text_of
@@ -129,13 +130,7 @@ class Sqlite:
             raise StoreError(
                 f"SQLite {sqlite3.sqlite_version} is too old: use a Python that is built with 3.35 or newer"
             )
-        connection = self._connect(
-            self._url.name or ":memory:",
-            timeout=self._timeout,
-            isolation_level=None,
-            check_same_thread=False,  # the lender gives a session to one thread at a time
-            cached_statements=256,
-        )
+        connection = self._open()
         try:
             connection.create_function("after", 2, after, deterministic=True)
             connection.execute("PRAGMA journal_mode = WAL")
@@ -149,6 +144,33 @@ class Sqlite:
             connection.close()
             raise
         return SqliteSession(connection, self._clock, load("sqlite"))
+
+    def make_file(self) -> None:
+        """Make the file where there is none: only for the migrations that fill it."""
+        if self._url.in_memory or Path(self._url.name).exists():
+            return
+        try:
+            self._connect(self._url.name).close()
+        except sqlite3.Error as error:
+            raise DatabaseAway(f"the file of {self._url} cannot be made: {self.explain(error)}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        # In mode rw SQLite makes no file: an empty one would hide that this is the wrong place.
+        file = Path(self._url.name)
+        where = ":memory:" if self._url.in_memory else f"{file.absolute().as_uri()}?mode=rw"
+        try:
+            return self._connect(
+                where,
+                uri=not self._url.in_memory,
+                timeout=self._timeout,
+                isolation_level=None,
+                check_same_thread=False,  # the lender gives a session to one thread at a time
+                cached_statements=256,
+            )
+        except sqlite3.OperationalError as error:
+            if self._url.in_memory or file.exists() or not file.parent.is_dir():  # its disk may come back
+                raise
+            raise SchemaError(f"there is no database at {self._url}: run celery -A app sqlbeat init") from error
 
     def classify(self, error: BaseException) -> Fault:
         """By the error's name, of which SQLite refines some (SQLITE_BUSY_SNAPSHOT); by its text on Python 3.10."""

@@ -194,11 +194,10 @@ class Office:
             wait = min(_LONGEST_LOOK if self._looks_there() else 1.0, 2 * wait)
 
     def _looks_there(self) -> bool:
-        # A look would make the file; only beat and `init` may.
         url = self.settings.database_url
         if url.database != "sqlite" or url.in_memory or os.path.exists(url.name or ""):
             return True
-        if self._is_configured or self._early:
+        if self._is_configured or self._early:  # else nobody said that there should be one
             self._say(f"there is no {url} yet; start a beat, or run `celery sqlbeat init`")
         return False
 

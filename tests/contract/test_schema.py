@@ -5,6 +5,7 @@ import multiprocessing
 import secrets
 import sqlite3
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat import masking
-from celery_sqlbeat.errors import MigrationChanged, SchemaError, StoreError
+from celery_sqlbeat.errors import DatabaseAway, MigrationChanged, SchemaError, StoreError
 from celery_sqlbeat.store import Store, migrations
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.migrations import Migration
@@ -90,6 +91,26 @@ def test_migrating_an_empty_database_creates_everything(store: Store) -> None:
     assert tables(store) >= TABLES
     assert len(run(store, "SELECT StoreId FROM StoreInfo")) == 1
     store.check_schema()
+
+
+def test_asking_for_a_file_that_is_not_there_says_so_and_makes_none(tmp_path: Path) -> None:
+    """An empty file would look like a database without tables, at a place that may be the wrong one."""
+    path = tmp_path / "a name? with % and #.db"
+    some = store_at(f"sqlite:///{urllib.parse.quote(str(path))}")
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"there is no database at .*: run celery -A app sqlbeat init"):
+            some.check_schema()
+        assert not path.exists()
+    some.migrate()
+    some.check_schema()
+    path.unlink()
+    some.close()
+    with pytest.raises(SchemaError, match="there is no database at"):
+        some.check_schema()
+    assert not path.exists()
+    elsewhere = store_at(f"sqlite:///{tmp_path / 'no-such-folder' / 'jobs.db'}")
+    with pytest.raises(DatabaseAway, match="cannot be made: unable to open"):
+        elsewhere.migrate()
 
 
 def test_migrating_again_applies_nothing_and_keeps_the_id_of_the_store(store: Store) -> None:
