@@ -37,14 +37,6 @@ class ScheduleError(FieldError):
         super().__init__("Schedule", value, remedy)
 
 
-class IllegalTransition(SqlbeatError):
-    """A run cannot go from one state to another."""
-
-    def __init__(self, before: str, after: str) -> None:
-        super().__init__(f"a run cannot go from {before!r} to {after!r}")
-        self.before, self.after = before, after
-
-
 class StoreError(SqlbeatError):
     """The database refused a statement, and trying again would not help."""
 

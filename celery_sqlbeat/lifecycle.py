@@ -6,8 +6,6 @@ Pure: no clock, no driver. The database holds the same table as a CHECK constrai
 from collections.abc import Callable
 from typing import NamedTuple
 
-from celery_sqlbeat.errors import IllegalTransition
-
 SCHEDULED = "scheduled"
 CLAIMED = "claimed"
 RUNNING = "running"
@@ -51,13 +49,9 @@ LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LONGEST_REASON = 200  # characters, as wide as the column
 
 
-def prior_state(before: str, after: str) -> str:
-    """What a run's row names as the state before `after`: `failed` where the way leads through a failure."""
-    if (before, after) in TRANSITIONS:
-        return before
-    if (before, FAILED) in TRANSITIONS and (FAILED, after) in TRANSITIONS:
-        return FAILED
-    raise IllegalTransition(before, after)
+def by_way_of(after: str) -> str | None:
+    """The state on the way, where a run that runs cannot get to this one directly: the one before, in its row."""
+    return FAILED if (RUNNING, after) not in TRANSITIONS and (FAILED, after) in TRANSITIONS else None
 
 
 class Ending(NamedTuple):

@@ -50,7 +50,3 @@ class Sight:
             return 0.0
         server_now = self._seen[0] + timedelta(seconds=self._clock() - self._seen[1])
         return (instant - server_now).total_seconds()
-
-    def reclaim_in(self) -> float:
-        """Seconds until leases may be taken again."""
-        return max(0.0, self._reclaim_from - self._clock())

@@ -78,10 +78,6 @@ class Cast:
             )
         self.actors.append(Actor(name, process, log))
 
-    def by_pid(self, pid: int) -> Actor | None:
-        """Who runs under this process id."""
-        return next((actor for actor in self.actors if actor.pid == pid), None)
-
     def named(self, name: str) -> Actor:
         """Who has this name."""
         return next(actor for actor in self.actors if actor.name == name)

@@ -73,12 +73,10 @@ class JobRecord(NamedTuple):
     delete_requested: int
     version: int
     code_owner: str | None
-    created_at: Any
     claimed_at: Any
     published_at: Any
     started_retry: int | None
     republishes: int
-    retry_run_id: str | None
     now: datetime
 
 

@@ -55,7 +55,6 @@ class LooseRow(NamedTuple):
     quarantine: str | None
     start_at: Any
     delete_requested: int
-    created_at: Any
     now: datetime
 
 
@@ -83,5 +82,4 @@ class HeldLease(NamedTuple):
     kwargs: Any
     options: Any
     code_key: str | None
-    planned_at: datetime | None
     now: datetime

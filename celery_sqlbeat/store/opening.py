@@ -20,7 +20,7 @@ from celery_sqlbeat.url import DatabaseUrl
 
 
 class Store:
-    """One database and one namespace, in the three parts that beats, workers and administrators see."""
+    """One database and one namespace, in the parts that beats, workers and administrators see."""
 
     def __init__(self, database: Database, namespace: str = "default") -> None:
         self.database = database

@@ -1,4 +1,4 @@
-"""What beats, workers and administrators may ask of a store, in three narrow parts. Every kind of database keeps to it.
+"""What beats, workers and administrators may ask of a store, in narrow parts. Every kind of database keeps to it.
 
 A miss is an absence in the answer, not an exception. DatabaseAway is raised where trying again later may help.
 """
@@ -67,10 +67,6 @@ class Wake(NamedTuple):
     def ends_at(self) -> datetime | None:
         """When a lease ends."""
         return min((at for at in (self.lease_ends_at, self.held_ends_at) if at is not None), default=None)
-
-    def earliest(self) -> datetime | None:
-        """The first of them all."""
-        return min((at for at in self[1:6] if at is not None), default=None)
 
 
 class NewestRelease(NamedTuple):

@@ -1,11 +1,10 @@
 """Releases runs: the one place where a lease ends, whoever ends it. First the jobs' rows, then the runs'."""
 
 from collections.abc import Sequence
-from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from celery_sqlbeat.lifecycle import FAILED, LONGEST_REASON, RUNNING, TRANSITIONS, Ending
+from celery_sqlbeat.lifecycle import LONGEST_REASON, Ending, by_way_of
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Row, Rows, Session
 
@@ -82,7 +81,7 @@ def _end_of(end: Ending) -> Row:
     """The last columns of a row of close_runs."""
     return (
         end.state,
-        _via(end.state),
+        by_way_of(end.state),
         _storable(end.reason, LONGEST_REASON),
         end.retry_seconds,
         end.failures,
@@ -99,12 +98,6 @@ def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:
         for run_id in run_ids:
             session.fetch("cancel_waiting", namespace=namespace, job_id=job_id, run_id=run_id)
     return {row[0] for row in found}
-
-
-@cache  # ten states
-def _via(state: str) -> str | None:
-    """The state on the way, where a run cannot get to its end directly."""
-    return FAILED if (RUNNING, state) not in TRANSITIONS and (FAILED, state) in TRANSITIONS else None
 
 
 def _storable(text: str | None, longest: int) -> str | None:

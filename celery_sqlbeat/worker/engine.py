@@ -58,7 +58,6 @@ class Engine:
         self._alarms = {step: Alarm(allocate_lock) for step in (SERVE, BEAT, WATCH)}
         self._start_new_thread = start_new_thread
         self._running = False
-        self._left = 0
         self.keeper = make(self.wake)
 
     def wake(self, step: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from celery_sqlbeat.lifecycle import MAX_REPUBLISHES, Ending, Republish, after_lost_lease, given_back
 from celery_sqlbeat.model import HeldLease
-from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant
+from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant, earliest
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -520,12 +520,12 @@ def test_an_extra_slot_takes_its_turn_though_the_schedule_is_always_due(world: W
 
 
 def wake(world: World) -> datetime | None:
-    return world.beat.next_wake().earliest()
+    return earliest(world.beat.next_wake())
 
 
 def test_with_nothing_to_do_there_is_no_instant_to_wake_at(world: World) -> None:
     found = world.beat.next_wake()
-    assert (found.earliest(), found.now) == (None, world.now)
+    assert (earliest(found), found.now) == (None, world.now)
 
 
 def test_beat_wakes_for_the_next_due_job(world: World) -> None:
@@ -536,7 +536,7 @@ def test_beat_wakes_for_the_next_due_job(world: World) -> None:
     world.add(NextRunTime=NOON + 1 * SECOND, CodeKey="elsewhere")
     world.add(NextRunTime=NOON + 1 * SECOND, Namespace=world.namespace + "-other")
     assert wake(world) == world.beat.next_wake().due_at == NOON + 3 * SECOND
-    assert world.beat.next_wake(["elsewhere"]).earliest() == NOON + 1 * SECOND
+    assert earliest(world.beat.next_wake(["elsewhere"])) == NOON + 1 * SECOND
 
 
 def test_beat_wakes_for_a_retry(world: World) -> None:
@@ -550,7 +550,7 @@ def test_beat_wakes_for_a_claim_that_may_not_get_published(world: World) -> None
     world.add(Schedule="once 2027-03-01T12:00:00Z")
     world.claim_one()
     found = world.beat.next_wake()
-    assert found.earliest() == found.lease_ends_at == NOON + timedelta(seconds=DISPATCH)
+    assert earliest(found) == found.lease_ends_at == NOON + timedelta(seconds=DISPATCH)
     assert found.planned_at is None
 
 
@@ -568,7 +568,7 @@ def test_beat_wakes_for_the_planned_slot_of_a_running_job(world: World) -> None:
     world.add()
     world.running()
     found = world.beat.next_wake()
-    assert found.earliest() == found.planned_at == NOON + MINUTE
+    assert earliest(found) == found.planned_at == NOON + MINUTE
     world.later(61)
     assert wake(world) == NOON + timedelta(seconds=LEASE)
 
@@ -580,14 +580,14 @@ def test_beat_wakes_for_the_lease_of_an_overlapping_run(world: World) -> None:
     world.start(claim)
     world.change(name, Enabled=0)
     found = world.beat.next_wake()
-    assert found.earliest() == found.held_ends_at == NOON + timedelta(seconds=LEASE)
+    assert earliest(found) == found.held_ends_at == NOON + timedelta(seconds=LEASE)
 
 
 def test_beat_wakes_for_the_outbox_where_the_job_is_free(world: World) -> None:
     name = world.add(NextRunTime=NOON + 10 * MINUTE)
     assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
     found = world.beat.next_wake()
-    assert found.earliest() == found.outbox_at == NOON
+    assert earliest(found) == found.outbox_at == NOON
     world.change(name, Enabled=0)
     assert wake(world) is None
     world.change(name, Enabled=1, LockedBy="maintenance")
@@ -613,7 +613,7 @@ def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
     assert found.held_ends_at == NOON + 120 * SECOND
     assert found.planned_at == NOON + 100 * SECOND
     assert found.lease_ends_at == NOON + 80 * SECOND
-    assert found.due_at == found.earliest() == NOON + 30 * SECOND
+    assert found.due_at == earliest(found) == NOON + 30 * SECOND
     world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(extra)["id"]))
     assert wake(world) == NOON
 

@@ -12,7 +12,7 @@ from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocol import BeatStore, Claimed
+from celery_sqlbeat.store.protocol import BeatStore, Claimed, Wake
 from celery_sqlbeat.store.sqlite_values import instant_of
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -20,6 +20,12 @@ LEASE = 120.0
 DISPATCH = 15.0
 MAX_LOST = 5
 OVERLAP = '{"overlap": "allow"}'  # for the column Policies
+
+
+def earliest(wake: Wake) -> datetime | None:
+    """The first of the instants at which a beat has something to do."""
+    instants = (wake.due_at, wake.lease_ends_at, wake.planned_at, wake.held_ends_at, wake.outbox_at)
+    return min((at for at in instants if at is not None), default=None)
 
 
 class World:

@@ -101,7 +101,7 @@ def test_each_loose_row_is_mended_or_set_aside(data: st.DataObject) -> None:
     facts = job._asdict()
     for name in ("left_run_id", "run_id", "extra"):
         del facts[name]
-    row = LooseRow(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0, created_at=None)
+    row = LooseRow(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0)
     mends, quarantines = Planner(RULES).mend([row])
     assert len(mends) + len(quarantines) == 1
     for mend in mends:

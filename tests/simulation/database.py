@@ -139,7 +139,6 @@ class Link:
         self.process = process
         self.timeout = timeout
         self.cut_until = -1.0
-        self.is_slow = False
         self.armed: list[tuple[int, Callable[[str], object]]] = []
         self.on_answer: Callable[[], None] = lambda: None
         self._sqlite = Sqlite(database_url("sqlite://"))

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from celery_sqlbeat.errors import IllegalTransition, SqlbeatError
 from celery_sqlbeat.lifecycle import (
     LONGEST_REASON,
     MAX_REPUBLISHES,
@@ -20,8 +19,8 @@ from celery_sqlbeat.lifecycle import (
     after_failure,
     after_lost_lease,
     after_success,
+    by_way_of,
     given_back,
-    prior_state,
     queued_seconds,
 )
 from celery_sqlbeat.store.statements import sql_folder
@@ -81,26 +80,9 @@ def test_every_state_leads_to_every_outcome_that_a_worker_or_beat_decides() -> N
         assert reached >= OUTCOMES
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "named"),
-    [
-        ("running", "success", "running"),
-        ("running", "retry", "running"),
-        ("running", "dlq", "failed"),
-        ("dispatched", "dlq", "failed"),
-        ("claimed", "scheduled", "claimed"),
-    ],
-)
-def test_the_state_before_is_failed_where_the_way_leads_through_a_failure(before: str, after: str, named: str) -> None:
-    assert prior_state(before, after) == named
-
-
-@pytest.mark.parametrize("way", [("success", "running"), ("claimed", "success"), ("skipped", "scheduled"), ("x", "y")])
-def test_an_illegal_way_is_an_error_that_names_it(way: tuple[str, str]) -> None:
-    with pytest.raises(IllegalTransition, match=f"'{way[0]}' to '{way[1]}'") as caught:
-        prior_state(*way)
-    assert isinstance(caught.value, SqlbeatError)
-    assert (caught.value.before, caught.value.after) == way
+@pytest.mark.parametrize(("after", "way"), [("dlq", "failed"), ("success", None), ("retry", None), ("scheduled", None)])
+def test_a_run_gets_to_the_dead_letters_by_a_failure_and_everywhere_else_directly(after: str, way: str | None) -> None:
+    assert by_way_of(after) == way
 
 
 # What follows a success, a failure

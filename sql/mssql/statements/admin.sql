@@ -90,7 +90,7 @@ SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
     j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, j.CodeOwner,
-    j.CreatedAt, j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, j.RetryRunId, @now AS Now
+    j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, @now AS Now
 FROM dbo.Jobs AS j
 WHERE
     j.Namespace = @namespace
@@ -106,8 +106,8 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 SELECT TOP (@page_size)
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, @now AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, @now AS Now
 FROM dbo.Jobs
 WHERE Namespace = @namespace AND JobName > @after_name
 ORDER BY JobName;
@@ -119,8 +119,8 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 SELECT TOP (@page_size)
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, @now AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, @now AS Now
 FROM dbo.Jobs
 WHERE Namespace = @namespace AND Quarantine IS NOT NULL AND JobName > @after_name
 ORDER BY JobName;

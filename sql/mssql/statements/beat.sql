@@ -316,7 +316,7 @@ SELECT TOP (@batch_size)
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, @now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, @now AS Now
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST, READCOMMITTEDLOCK)
 INNER JOIN dbo.JobRuns AS r WITH (READPAST, READCOMMITTEDLOCK) ON r.RunId = j.RunId
 WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @cutoff
@@ -333,7 +333,7 @@ DECLARE @cutoff datetime2(6) = DATEADD(
 SELECT TOP (@batch_size)
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS PlannedAt, @now AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, @now AS Now
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 
@@ -476,7 +476,7 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence, j.Quarantine, j.StartAt,
-    j.DeleteRequested, j.CreatedAt, @now AS Now
+    j.DeleteRequested, @now AS Now
 FROM (
     SELECT q.Id
     FROM dbo.Jobs AS q WITH (INDEX (Jobs_Quarantined), READPAST, READCOMMITTEDLOCK)

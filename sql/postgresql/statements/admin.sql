@@ -57,8 +57,8 @@ WITH p (job_name) AS (:rows)
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, statement_timestamp() AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, statement_timestamp() AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 
@@ -67,8 +67,8 @@ WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, statement_timestamp() AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, statement_timestamp() AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND JobName > :after_name
 ORDER BY JobName
@@ -79,8 +79,8 @@ LIMIT :page_size;
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, statement_timestamp() AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, statement_timestamp() AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND Quarantine IS NOT NULL AND JobName > :after_name
 ORDER BY JobName

@@ -208,7 +208,7 @@ SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, statement_timestamp() AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, statement_timestamp() AS Now
 FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
@@ -221,7 +221,7 @@ LIMIT :batch_size;
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS PlannedAt, statement_timestamp() AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, statement_timestamp() AS Now
 FROM JobRuns AS r
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL
@@ -309,7 +309,7 @@ FROM (
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    CreatedAt, statement_timestamp() AS Now
+    statement_timestamp() AS Now
 FROM Jobs
 WHERE
     Namespace = :namespace AND LockedBy IS NULL AND Id > CAST(:after_id AS uuid)

@@ -58,8 +58,8 @@ WITH p (job_name) AS (:rows)
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, :now AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 
@@ -68,8 +68,8 @@ WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, :now AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND JobName > :after_name
 ORDER BY JobName
@@ -80,8 +80,8 @@ LIMIT :page_size;
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
-    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, CreatedAt, ClaimedAt, PublishedAt, StartedRetry,
-    Republishes, RetryRunId, :now AS Now
+    Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND Quarantine IS NOT NULL AND JobName > :after_name
 ORDER BY JobName

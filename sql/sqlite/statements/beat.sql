@@ -203,7 +203,7 @@ SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, r.PlannedAt, :now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, :now AS Now
 FROM Jobs AS j INDEXED BY Jobs_Leased
 CROSS JOIN JobRuns AS r ON r.RunId = j.RunId
 WHERE
@@ -216,7 +216,7 @@ LIMIT :batch_size;
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS PlannedAt, :now AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, :now AS Now
 FROM JobRuns AS r INDEXED BY JobRuns_Held
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL
@@ -302,7 +302,7 @@ FROM (
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    CreatedAt, :now AS Now
+    :now AS Now
 FROM Jobs
 WHERE
     Namespace = :namespace AND LockedBy IS NULL AND Id > :after_id

@@ -23,7 +23,6 @@ COLUMNS = set(
     )
 )
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
-DMV_COLUMNS = re.compile(r"[a-z_]+")
 
 
 def first_column(section: str) -> set[str]:
