@@ -11,9 +11,9 @@ WORKDIR /srv
 COPY pyproject.toml README.md LICENSE ./
 COPY celery_sqlbeat celery_sqlbeat
 COPY sql sql
+COPY example_project example_project
 RUN pip install --no-cache-dir '.[mssql]' redis \
     && rm -rf celery_sqlbeat sql pyproject.toml README.md LICENSE
-COPY example_project example_project
 
 ENV PYTHONUNBUFFERED=1
 USER shop

@@ -55,5 +55,6 @@ def test_ci_tests_what_is_made_for_azure_and_for_containers() -> None:
     assert steps == [
         "Invoke-Pester -Path infra/tests -CI",
         "make .env && docker compose --profile test config --quiet",
+        "docker build --target app .",
         "kubectl kustomize infra/kubernetes",
     ]

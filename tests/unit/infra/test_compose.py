@@ -155,6 +155,17 @@ def test_the_image_has_what_the_driver_needs_and_no_rights() -> None:
         assert re.findall(r"^USER (\w+)$", stage, re.MULTILINE)[-1] == "shop"
 
 
+def test_the_image_has_all_of_the_package_before_it_installs_it() -> None:
+    """A folder that the wheel is to hold and that is not there ends the build."""
+    project = (ROOT / "pyproject.toml").read_text()  # no tomllib in Python 3.10
+    section = project.partition("[tool.hatch.build.targets.wheel.force-include]\n")[2].partition("\n[")[0]
+    folders = set(re.findall(r"^(\w+) = ", section, re.MULTILINE))
+    assert "sql" in folders
+    before = DOCKERFILE.partition("RUN pip install")[0]
+    copied = {name for names in re.findall(r"^COPY (.+) \S+$", before, re.MULTILINE) for name in names.split()}
+    assert folders | {"pyproject.toml", "README.md", "LICENSE", "celery_sqlbeat"} <= copied
+
+
 def test_files_that_the_image_takes_are_there_and_not_ignored() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")}
     for sources in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE):
