@@ -21,9 +21,16 @@ GO
 -- managed identity, or a group that holds several of them, named as in Entra ID; only an Entra administrator of the server
 -- may do this. On a server of one's own it is a login, such as N'SHOP\celery$'.
 DECLARE @who sysname = N'';
-DECLARE @user nvarchar(400) = N'CREATE USER ' + QUOTENAME(@who)
-    + CASE WHEN SUSER_ID(@who) IS NULL THEN N' FROM EXTERNAL PROVIDER' ELSE N' FOR LOGIN ' + QUOTENAME(@who) END;
-DECLARE @member nvarchar(400) = N'ALTER ROLE sqlbeat_runner ADD MEMBER ' + QUOTENAME(@who);
+DECLARE @login int;
+
+-- Azure SQL Database (5, and 12 in Fabric) has no logins to ask for and no SUSER_ID: there it must not even be compiled.
+IF CONVERT(int, SERVERPROPERTY('EngineEdition')) NOT IN (5, 12)
+    EXEC sys.sp_executesql
+        N'SET @login = SUSER_ID(@who);', N'@who sysname, @login int OUTPUT', @who = @who, @login = @login OUTPUT;
+
+DECLARE @user nvarchar(1000) = N'CREATE USER ' + QUOTENAME(@who)
+    + CASE WHEN @login IS NULL THEN N' FROM EXTERNAL PROVIDER' ELSE N' FOR LOGIN ' + QUOTENAME(@who) END;
+DECLARE @member nvarchar(1000) = N'ALTER ROLE sqlbeat_runner ADD MEMBER ' + QUOTENAME(@who);
 
 IF @who <> N'' AND DATABASE_PRINCIPAL_ID(@who) IS NULL
     EXEC sys.sp_executesql @user;
