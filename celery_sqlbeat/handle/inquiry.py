@@ -63,7 +63,9 @@ def _attempts(store: Store, row: JobRecord, slots: int) -> Iterator[Run]:
                 return
             run = run_of(one)
             # Its own row learns of that when it starts or ends.
-            yield replace(run, published_at=row.published_at) if one.run_id == row.run_id else run
+            if one.run_id == row.run_id and run.published_at is None:
+                run = replace(run, published_at=row.published_at)
+            yield run
         page = admin.job_runs(row.job_id, PAGE, page[-1]) if len(page) == PAGE else []
 
 

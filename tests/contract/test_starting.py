@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.lifecycle import Ending, after_lost_lease, given_back
-from tests.contract.world import LEASE, NOON, OVERLAP, World
+from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
 
 
 def test_a_start_takes_the_lease_over_for_the_worker(world: World) -> None:
@@ -54,6 +54,23 @@ def test_a_message_may_start_before_its_claim_is_marked_published(world: World) 
     world.add()
     claim = world.claim_one()
     assert world.start(claim) is not None
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_what_began_before_its_claim_was_marked_was_published_by_then(world: World, columns: dict[str, Any]) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    world.later(1)
+    run = world.start(claim)
+    assert run is not None
+    began_at = world.now
+    world.later(1)
+    world.publish(claim)
+    world.later(1)
+    assert world.finish(run)
+    (row,) = world.runs(name)
+    assert row["state"] == "success"
+    assert as_instant(row["publishedat"]) == as_instant(row["startedat"]) == began_at
 
 
 def test_a_message_may_start_after_its_deadline_as_long_as_nobody_took_the_slot(world: World) -> None:

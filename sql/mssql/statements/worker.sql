@@ -91,7 +91,8 @@ SET
     State = 'running',
     PriorState = CASE WHEN r.State = 'running' THEN r.PriorState ELSE r.State END,
     Fence = COALESCE(p.job_fence, r.Fence),
-    PublishedAt = COALESCE(r.PublishedAt, p.published),
+    -- What begins was published, even where its beat has not said so yet.
+    PublishedAt = COALESCE(r.PublishedAt, p.published, @now),
     StartedBy = @worker,
     StartId = p.start_id,
     StartedAt = COALESCE(r.StartedAt, @now),

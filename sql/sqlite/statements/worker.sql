@@ -54,7 +54,8 @@ UPDATE JobRuns SET
     State = 'running',
     PriorState = CASE WHEN JobRuns.State = 'running' THEN JobRuns.PriorState ELSE JobRuns.State END,
     Fence = coalesce(p.job_fence, JobRuns.Fence),
-    PublishedAt = coalesce(JobRuns.PublishedAt, p.published),
+    -- What begins was published, even where its beat has not said so yet.
+    PublishedAt = coalesce(JobRuns.PublishedAt, p.published, :now),
     StartedBy = :worker,
     StartId = p.start_id,
     StartedAt = coalesce(JobRuns.StartedAt, :now),
