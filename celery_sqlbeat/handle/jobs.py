@@ -12,7 +12,7 @@ from celery_sqlbeat.errors import FieldError, JobGoes, NoSuchJob, StoreError, Ve
 from celery_sqlbeat.handle.code_jobs import code_change_of, resumption_of
 from celery_sqlbeat.handle.drafting import Text, Wish, draft_of, wish
 from celery_sqlbeat.handle.records import Job, Run, job_of, run_of
-from celery_sqlbeat.handle.rescheduling import Change, change_of, first_run, gap_record, text_of
+from celery_sqlbeat.handle.rescheduling import Change, change_of, fence_of, first_run, gap_record, text_of
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import FINISHED, LEFT_THE_CODE, PAUSED, GapRecord, JobRecord
 from celery_sqlbeat.schedule import Gap
@@ -198,7 +198,8 @@ class Jobs:
 
     def _update(self, row: JobRecord, text: Text, to: Change, start_at: datetime | None) -> bool:
         draft, gap = draft_of(text, to.next_run_time, bool(row.enabled), start_at), self._gap(row, to.gap)
-        return self._store().for_admin().update_job(draft, row.version, to.moves, to.enabled, gap) is not None
+        admin, fence = self._store().for_admin(), fence_of(row, to)
+        return admin.update_job(draft, row.version, to.moves, to.enabled, gap, fence) is not None
 
     def _gap(self, row: JobRecord, gap: Gap | None) -> GapRecord | None:
         return None if gap is None else gap_record(self._ids.run_ids(1)[0], row, gap)

@@ -47,6 +47,11 @@ def change_of(row: JobRecord, before: Definition | None, wish: Wish) -> Change |
     return None if is_the_same and not moves and enabled is None else Change(moves, next_run_time, enabled, gap)
 
 
+def fence_of(row: JobRecord, to: Change) -> int | None:
+    """The fence at which a change holds: a run that ends meanwhile may move where an enabled job goes on."""
+    return row.fence if to.enabled else None
+
+
 def text_of(row: JobRecord) -> Text:
     """What people wrote into a row."""
     return Text(

@@ -41,6 +41,8 @@ class JobChange(NamedTuple):
     enabled: bool | None
     """None: as it is."""
     gap: GapRecord | None
+    fence: int | None = None
+    """At which no run of it has ended since; None: that does not matter."""
 
 
 class JobRecord(NamedTuple):

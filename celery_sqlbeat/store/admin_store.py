@@ -11,7 +11,7 @@ from celery_sqlbeat.checks import is_text
 from celery_sqlbeat.lifecycle import CANCELLED, Ending
 from celery_sqlbeat.model import MANUAL, PAUSED, GapRecord, JobChange, JobCounts, JobDraft, JobRecord, RunRecord
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.protocol import ANY_FENCE, ANY_VERSION, FIRST_ID, LAST_ID
+from celery_sqlbeat.store.protocol import ANY_VERSION, FIRST_ID, LAST_ID
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
@@ -35,8 +35,9 @@ class SqlAdminStore:
         reschedule: bool,
         enabled: bool | None = None,
         gap: GapRecord | None = None,
+        fence: int | None = None,
     ) -> int | None:
-        facts = changed_facts(JobChange(draft, version, reschedule, enabled, gap))
+        facts = changed_facts(JobChange(draft, version, reschedule, enabled, gap, fence))
         return _version(self._change("update_job", gap=gap, **facts))
 
     def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
@@ -69,10 +70,10 @@ class SqlAdminStore:
         next_run_time: datetime | None,
         gap: GapRecord | None = None,
         finished: bool = False,
-        fence: int = ANY_FENCE,
+        fence: int | None = None,
     ) -> int | None:
         facts = {"job_name": job_name, "version": version, "next_run_time": next_run_time, "finished": int(finished)}
-        return _version(self._change("resume_job", gap=gap, fence=fence, **facts))
+        return _version(self._change("resume_job", gap=gap, fence=_fence(fence), **facts))
 
     def add_slot(self, run_id: str, job_id: str) -> bool:
         return bool(self._change("insert_outbox", [(run_id, job_id, MANUAL, None, 1, "new")]))
@@ -171,7 +172,12 @@ def changed_facts(change: JobChange) -> dict[str, object]:
     facts: dict[str, object] = change.draft._asdict()
     enabled = -1 if change.enabled is None else int(change.enabled)
     facts.update(version=change.version, reschedule=int(change.reschedule), reason=PAUSED, enabled=enabled)
+    facts["fence"] = _fence(change.fence)
     return facts
+
+
+def _fence(fence: int | None) -> int:
+    return -1 if fence is None else fence  # fences count from 0
 
 
 def _version(found: list[Row]) -> int | None:

@@ -38,7 +38,6 @@ CodePlans = Callable[[datetime, Sequence[CodeRow]], CodeChanges]
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ANY_VERSION = 0  # of a row; they count from 1
-ANY_FENCE = -1  # they count from 0
 
 
 class Claimed(NamedTuple):
@@ -191,10 +190,11 @@ class AdminStore(Protocol):
         reschedule: bool,
         enabled: bool | None = None,
         gap: GapRecord | None = None,
+        fence: int | None = None,
     ) -> int | None:
         """Change a job that is still at this version; returns the new version, or None on a conflict.
 
-        `enabled` None leaves that as it is; a gap is what was skipped while the job was paused.
+        `enabled` None leaves that as it is; a gap is what was skipped while the job was paused; `fence` as in `resume`.
         """
 
     def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
@@ -222,7 +222,7 @@ class AdminStore(Protocol):
         next_run_time: datetime | None,
         gap: GapRecord | None = None,
         finished: bool = False,
-        fence: int = ANY_FENCE,
+        fence: int | None = None,
     ) -> int | None:
         """Resume a paused job at a slot, with the record of those skipped; None on a conflict.
 

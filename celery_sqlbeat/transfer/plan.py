@@ -11,7 +11,7 @@ from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.handle.drafting import Wish, draft_of, wish
 from celery_sqlbeat.handle.records import plain
-from celery_sqlbeat.handle.rescheduling import change_of, first_run, gap_record, text_of
+from celery_sqlbeat.handle.rescheduling import change_of, fence_of, first_run, gap_record, text_of
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import FINISHED, PAUSED, JobArrival, JobChange, JobRecord
 from celery_sqlbeat.schedule import Timeline
@@ -87,7 +87,7 @@ def step_of(
         return step
     draft = draft_of(wanted.text, to.next_run_time, bool(row.enabled), wanted.start_at)
     gap = None if to.gap is None else gap_record((ids or Ids()).run_ids(1)[0], row, to.gap)
-    change = JobChange(draft, row.version, to.moves, to.enabled, gap)
+    change = JobChange(draft, row.version, to.moves, to.enabled, gap, fence_of(row, to))
     return replace(step, remarks=arrival.remarks, change=change)
 
 

@@ -1,5 +1,6 @@
 """The Python handle on a real database: jobs are defined, paused, resumed, run and deleted."""
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta, timezone
 from typing import Any
@@ -12,7 +13,8 @@ from celery_sqlbeat.config import read_settings
 from celery_sqlbeat.errors import FieldError, JobGoes, NoSuchJob, ScheduleError, VersionConflict
 from celery_sqlbeat.handle import Handle, Job
 from celery_sqlbeat.lifecycle import Ending
-from celery_sqlbeat.model import CODE_SCHEDULE
+from celery_sqlbeat.model import CODE_SCHEDULE, JobRecord
+from celery_sqlbeat.store.admin_store import SqlAdminStore
 from tests.contract.world import NOON, World
 
 HOUR = timedelta(hours=1)
@@ -318,6 +320,28 @@ def test_a_resumption_does_not_undo_the_next_slot_of_a_run_that_has_just_ended(b
     moved = world.admin.jobs(["a"])["a"].next_run_time
     assert world.admin.resume("a", seen.version, seen.next_run_time, fence=seen.fence) is None
     assert beat.jobs.resume("a").next_run_time == moved
+
+
+def test_a_put_that_enables_does_not_begin_anew_what_has_just_come_to_its_end(
+    beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the read and the write of a put the only run of a paused job ends."""
+    once = f"once {NOON + timedelta(seconds=60):%Y-%m-%dT%H:%M:%S}Z"
+    put(beat, schedule=once)
+    world.later(60)
+    run = world.running()
+    beat.jobs.pause("a")
+    read = SqlAdminStore.jobs
+
+    def then_the_run_ends(admin: SqlAdminStore, names: Iterable[str]) -> dict[str, JobRecord]:
+        monkeypatch.undo()
+        found = read(admin, names)
+        assert world.finish(run)
+        return found
+
+    monkeypatch.setattr(SqlAdminStore, "jobs", then_the_run_ends)
+    job = put(beat, schedule=once, enabled=True)
+    assert (job.enabled, job.disabled_reason, job.next_run_time) == (False, "finished", None)
 
 
 def test_a_pause_leaves_the_run_alone(beat: Handle, world: World) -> None:

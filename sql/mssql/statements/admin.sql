@@ -46,8 +46,9 @@ OPTION (LOOP JOIN);
 SELECT JobName FROM @inserted;
 
 -- name: update_job
--- Zero rows: the job is gone, or it is no longer at this version. @enabled is -1 where that stays as it is; a job whose
--- schedule had come to its end goes on if it has another one now.
+-- Zero rows: the job is gone, it is no longer at this version, or its run has ended since it was read (@fence, as in
+-- resume_job). @enabled is -1 where that stays as it is; a job whose schedule had come to its end goes on if it has
+-- another one now.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
@@ -77,7 +78,8 @@ SET
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
-WHERE Namespace = @namespace AND JobName = @job_name AND Version = @version;
+WHERE Namespace = @namespace AND JobName = @job_name AND Version = @version
+    AND (@fence = -1 OR Fence = @fence);
 
 SELECT Version FROM @changed;
 

@@ -21,8 +21,9 @@ ON CONFLICT (Namespace, JobName) DO NOTHING
 RETURNING JobName;
 
 -- name: update_job
--- Zero rows: the job is gone, or it is no longer at this version. :enabled is -1 where that stays as it is; a job whose
--- schedule had come to its end goes on if it has another one now.
+-- Zero rows: the job is gone, it is no longer at this version, or its run has ended since it was read (:fence, as in
+-- resume_job). :enabled is -1 where that stays as it is; a job whose schedule had come to its end goes on if it has
+-- another one now.
 UPDATE Jobs SET
     TaskName = :task_name,
     Schedule = :schedule,
@@ -48,6 +49,7 @@ UPDATE Jobs SET
     Version = Version + 1,
     UpdatedAt = :now
 WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version
+    AND (:fence = -1 OR Fence = :fence)
 RETURNING Version;
 
 -- name: read_jobs
