@@ -172,10 +172,13 @@ def shown(value: object) -> object:
 
 def is_text(value: object) -> bool:
     """Whether every database can hold this; a file's name or a word from a shell may have bytes that are no text."""
-    if not isinstance(value, str) or "\0" in value:
-        return False
+    return isinstance(value, str) and "\0" not in value and is_encodable(value)
+
+
+def is_encodable(text: str) -> bool:
+    """Whether this has no half a character in it, as a file's name may that is no UTF-8."""
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

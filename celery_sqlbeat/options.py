@@ -4,7 +4,7 @@ A value that no broker would take is found here, when its row is read, and not a
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery_sqlbeat.checks import Kind, NotAllowed, seconds, whole
@@ -65,6 +65,15 @@ _KINDS: Mapping[str, Kind] = {
     "ignore_result": Kind("true or false", _flag),
     "retry": Kind("true or false", _flag),
 }
+
+
+def storable(name: str, value: Any) -> Any:
+    """An instant or a duration in a form that Celery takes as well, and JSON too; any other value as it is."""
+    if name in ("eta", "expires") and isinstance(value, datetime):
+        return value.isoformat()
+    if name in ("countdown", "expires") and isinstance(value, timedelta):
+        return value.total_seconds()
+    return value
 
 
 def check_options(options: Mapping[str, Any]) -> None:

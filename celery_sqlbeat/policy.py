@@ -76,10 +76,11 @@ def fields_from_text(text: str) -> Fields:
         mapping = checks.from_json(text)
     except ValueError:
         raise FieldError("Policies", text, 'not JSON; write an object, like {"overlap": "allow"}') from None
-    return MappingProxyType(policy_fields(mapping, _row_error))  # shared by all who ask, so nobody may change it
+    return MappingProxyType(policy_fields(mapping, row_error))  # shared by all who ask, so nobody may change it
 
 
-def _row_error(key: str | None, value: object, allowed: str) -> FieldError:
+def row_error(key: str | None, value: object, allowed: str) -> FieldError:
+    """The error of a policy in a row, for `policy_fields`."""
     return FieldError("Policies" if key is None else f"Policies.{key}", value, allowed)
 
 

@@ -16,22 +16,20 @@ from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
+from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
-from celery_sqlbeat.beat.zone import app_zone
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
-from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.breaker import LONGEST_WAIT
 
 logger = logging.getLogger(__name__)
-
-_RECONNECT_SECONDS = 15.0  # the longest that a worker's breaker waits before it tries the database again
 
 
 class Parts(NamedTuple):
@@ -73,20 +71,14 @@ def assemble(
         machine,
     )
     server_now = standing.join(settings.beat_alive)
-    rules = Rules(
-        settings.policies,
-        app_zone(app),
-        settings.lock_timeout,
-        settings.max_retries,
-        app.conf.beat_cron_starting_deadline,
-    )
+    rules = rules_of(app, settings)
     first = first_runs(code, server_now, stock)
     imported = CodePlanner(code, rules, first, stock, machine.ids)
     differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
     importing = Importing(store.for_code(), code, imported, settings.beat_alive, differs)
     importing.bring()
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since))
-    sight = Sight(settings.heartbeat_interval + _RECONNECT_SECONDS, 2 * settings.poll_interval, machine.clock)
+    sight = Sight(settings.heartbeat_interval + LONGEST_WAIT, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
     calls = CodeCalls(code)
     firing = Firing(

@@ -79,7 +79,7 @@ class Broker:
         except Exception as error:
             if connection is not None:
                 connection.collect()
-            raise BrokerAway(self._explained(error)) from error
+            raise unreachable(self._app, one_line(error)) from error
 
     def _connection(self, seconds: float) -> Any:
         options = self._app.conf.broker_transport_options or {}
@@ -106,20 +106,21 @@ class Broker:
             return RedisOutlet(connection, producer)
         return Outlet(connection, producer)
 
-    def _explained(self, error: Exception) -> str:
-        urls = self._app.conf.broker_write_url or self._app.conf.broker_url or ""
-        urls = urls.split(";") if isinstance(urls, str) else list(urls)
-        text = one_line(error)
-        for url in urls:
-            text = masking.mask_text(text, url)
-        return f"the broker {' or '.join(map(masking.masked, urls))} cannot be reached: {text}"
-
     def close(self) -> None:
         """Close the connection, if there is one; no error is worth reporting then."""
         outlet, self._outlet = self._outlet, None
         if outlet is not None:
             with contextlib.suppress(Exception):  # the connection is gone either way
                 outlet.forget() if self._pid != os.getpid() else outlet.close()
+
+
+def unreachable(app: Any, text: str) -> BrokerAway:
+    """The error that says so of the app's broker, with what its client said; without the secrets of its URLs."""
+    urls = app.conf.broker_write_url or app.conf.broker_url or ""
+    urls = urls.split(";") if isinstance(urls, str) else list(urls)
+    for url in urls:
+        text = masking.mask_text(text, url)
+    return BrokerAway(f"the broker {' or '.join(map(masking.masked, urls))} cannot be reached: {text}")
 
 
 def _confirms(link: amqp.Connection) -> bool:

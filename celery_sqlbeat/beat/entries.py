@@ -18,6 +18,7 @@ from celery_sqlbeat.beat.written import as_json, digest
 from celery_sqlbeat.beat.zone import app_zone
 from celery_sqlbeat.errors import FieldError, SqlbeatError
 from celery_sqlbeat.model import CODE_SCHEDULE, CodeDefinition
+from celery_sqlbeat.options import storable
 from celery_sqlbeat.policy import Policies, policy_for
 from celery_sqlbeat.schedule import parse, zone_named
 from celery_sqlbeat.schedule.stock import from_celery, to_celery, zone_of
@@ -140,7 +141,7 @@ def _read(entry: Any, owner: str, job_name: str, zone: str) -> CodeEntry:
     schedule, own_zone = _schedule_text(entry)
     args, args_are_text = _args(entry.args)
     kwargs, kwargs_are_text = _mapping("Kwargs", entry.kwargs)
-    options, options_are_text = _mapping("Options", entry.options, _option)
+    options, options_are_text = _mapping("Options", entry.options, storable)
     code_key = None
     if not (args_are_text and kwargs_are_text and options_are_text) or schedule == CODE_SCHEDULE:
         code_key = digest(owner, job_name, task, entry.schedule, entry.args, entry.kwargs, entry.options)
@@ -195,15 +196,6 @@ def _mapping(field: str, value: Any, clean: Callable[[str, Any], Any] = lambda _
         raise FieldError(field, value, "write a dict")
     text = as_json({key: clean(key, one) for key, one in value.items()})
     return text, text is not None
-
-
-def _option(key: str, value: Any) -> Any:
-    """Instants and durations in a form that Celery takes as well, and JSON too."""
-    if key in ("eta", "expires") and isinstance(value, datetime):
-        return value.isoformat()
-    if key in ("countdown", "expires") and isinstance(value, timedelta):
-        return value.total_seconds()
-    return value
 
 
 def _reason(error: Exception) -> str:

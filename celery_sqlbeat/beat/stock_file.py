@@ -12,18 +12,26 @@ from celery_sqlbeat.beat.entries import job_name_of
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = ("", ".db", ".dat", ".dir")  # what the kinds of dbm make of one name
+_SUFFIXES = ("", ".db", ".dat", ".dir")  # what the kinds of dbm make of one name
+
+
+def entries_in(filename: str) -> Mapping[Any, Any] | None:
+    """The entries that stock beat wrote down, by name; None where there is no such file.
+
+    Raises anything where it cannot be read: a class that is gone, another kind of dbm, a file cut short.
+    """
+    if not any(os.path.exists(filename + suffix) for suffix in _SUFFIXES):
+        return None
+    # The file is of the user who runs beat, and stock beat unpickles it as well.
+    with shelve.open(filename, flag="r") as stored:  # noqa: S301
+        return dict(stored.get("entries", {}))
 
 
 def runs_in_file(filename: str) -> dict[str, StockRun]:
     """The last runs that stock beat wrote down, by job name; nothing where the file cannot be read."""
-    if not any(os.path.exists(filename + suffix) for suffix in SUFFIXES):
-        return {}
     try:
-        # The file is of the user who runs beat, and stock beat unpickles it as well.
-        with shelve.open(filename, flag="r") as stored:  # noqa: S301
-            return runs_of(stored.get("entries", {}))
-    except Exception as error:  # a class that is gone, another kind of dbm, a file cut short
+        return runs_of(entries_in(filename) or {})
+    except Exception as error:
         logger.warning("the last runs in %s cannot be read, so its entries begin anew: %s", filename, error)
         return {}
 

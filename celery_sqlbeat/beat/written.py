@@ -19,6 +19,8 @@ from uuid import UUID
 from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule
 
+from celery_sqlbeat.checks import is_encodable
+
 _LITERALS = (type(None), bool, int, str)
 _SPOKEN = (date, time, timedelta, Decimal, UUID, PurePath, float)  # their str() says all
 # What Celery's own schedules are made of; a subclass may have more, which need not be the same in every process.
@@ -44,7 +46,7 @@ def as_json(value: object) -> str | None:
             return None
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         # Half a character, as in a file name that is no UTF-8, can be written only by its number.
-        return text if _is_encodable(text) else json.dumps(value, allow_nan=False)
+        return text if is_encodable(text) else json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):  # ValueError: an int of thousands of digits
         return None
 
@@ -116,11 +118,3 @@ def _line(value: object, inside: tuple[int, ...]) -> str:
 
 def _name(value: Any) -> str:
     return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

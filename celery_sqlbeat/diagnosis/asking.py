@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from celery_sqlbeat import masking
+from celery_sqlbeat.beat.brokers import unreachable
 from celery_sqlbeat.beat.entries import read_entries
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.diagnosis.facts import Code, Wire
-from celery_sqlbeat.errors import BrokerAway
 from celery_sqlbeat.policy import policy_for
 from celery_sqlbeat.roster import call_the_roll
 
@@ -41,7 +40,7 @@ def ask_broker(app: Any, seconds: float) -> Wire:
         found = fingerprint(connection)
     except Exception as error:  # kombu hands on what each transport's client raises
         text = " ".join(str(error).split()) or type(error).__name__
-        raise BrokerAway(f"the broker {_shown(app)} cannot be reached: {_without_secrets(app, text)}") from error
+        raise unreachable(app, text) from error
     finally:
         connection.release()
     visibility = None
@@ -79,18 +78,3 @@ def within(seconds: float, question: Callable[[], T]) -> T:
     if not answers:
         raise TimeoutError(f"no answer within {seconds:g} s")
     return answers[0]
-
-
-def _urls(app: Any) -> list[str]:
-    urls = app.conf.broker_write_url or app.conf.broker_url or ""
-    return urls.split(";") if isinstance(urls, str) else list(urls)
-
-
-def _shown(app: Any) -> str:
-    return " or ".join(map(masking.masked, _urls(app)))
-
-
-def _without_secrets(app: Any, text: str) -> str:
-    for url in _urls(app):
-        text = masking.mask_text(text, url)
-    return text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_sqlbeat.beat.zone import app_zone
+from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.config import Settings
-from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.diagnosis import broker, clock, code, configuration, database, rows, workers
 from celery_sqlbeat.diagnosis.asking import ask_broker, ask_code, ask_workers, within
 from celery_sqlbeat.diagnosis.facts import Code, Facts, Ground, Wire
@@ -59,14 +58,7 @@ def _ground(app: Any, settings: Settings, seconds: float, store: Store | None, f
     opened = store
     try:
         opened = opened or open_store(settings)
-        rules = Rules(
-            settings.policies,
-            app_zone(app),
-            settings.lock_timeout,
-            settings.max_retries,
-            app.conf.beat_cron_starting_deadline,
-        )
-        return read_ground(app, opened, settings, rules, seconds + SLACK)
+        return read_ground(app, opened, settings, rules_of(app, settings), seconds + SLACK)
     except StoreError as error:
         found.append(database.of_error(error))
         return None

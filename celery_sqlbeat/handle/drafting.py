@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery_sqlbeat.beat.written import as_json
@@ -12,11 +12,12 @@ from celery_sqlbeat.checks import shown
 from celery_sqlbeat.definition import Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, ScheduleError
 from celery_sqlbeat.model import JobDraft
-from celery_sqlbeat.policy import policy_fields
+from celery_sqlbeat.options import storable
+from celery_sqlbeat.policy import policy_fields, row_error
 from celery_sqlbeat.schedule import zone_named
 from celery_sqlbeat.schedule.stock import from_celery, zone_of
 
-LONGEST_NAME = 200  # characters, as wide as the columns
+LONGEST_NAME = LONGEST_REASON = 200  # characters, as wide as the columns on every database
 
 
 class Text(NamedTuple):
@@ -68,7 +69,7 @@ def wish(
         own.pop("timezone", None) or _zone(schedule),
         _args(args),
         _mapping("Kwargs", kwargs),
-        _mapping("Options", options, _options),
+        _mapping("Options", options, storable),
         policies_text(own),
         None,
     )
@@ -96,7 +97,7 @@ def draft_of(text: Text, next_run_time: datetime | None, enabled: bool, start_at
 def given_policies(policies: Mapping[str, object]) -> dict[str, Any]:
     """The policies that were given, checked; None leaves one to what is less specific."""
     given = {key: value for key, value in policies.items() if value is not None}
-    return policy_fields(given, _policy_error)
+    return policy_fields(given, row_error)
 
 
 def policies_text(own: Mapping[str, Any]) -> str | None:
@@ -162,24 +163,12 @@ def _args(value: object) -> str | None:
     return _json("Args", list(value))
 
 
-def _mapping(field: str, value: object, clean: Any = dict) -> str | None:
+def _mapping(field: str, value: object, clean: Callable[[str, Any], Any] = lambda _, one: one) -> str | None:
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):
         raise FieldError(field, shown(value), 'write a mapping, such as {"id": 1}')
-    return _json(field, clean(value))
-
-
-def _options(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Instants and durations in a form that Celery takes as well, and JSON too."""
-    found = dict(value)
-    for key in ("eta", "expires"):
-        if isinstance(found.get(key), datetime):
-            found[key] = found[key].isoformat()
-    for key in ("countdown", "expires"):
-        if isinstance(found.get(key), timedelta):
-            found[key] = found[key].total_seconds()
-    return found
+    return _json(field, {key: clean(key, one) for key, one in value.items()})
 
 
 def _json(field: str, value: object) -> str:
@@ -189,7 +178,3 @@ def _json(field: str, value: object) -> str:
             field, shown(value), "write what JSON keeps as it is: text, numbers, True, False, None, lists, mappings"
         )
     return text
-
-
-def _policy_error(key: str | None, value: object, allowed: str) -> FieldError:
-    return FieldError("Policies" if key is None else f"Policies.{key}", value, allowed)

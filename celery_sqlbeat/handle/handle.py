@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from celery_sqlbeat.beat.zone import app_zone
+from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.config import Settings, read_settings
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.handle.dead import Dead
@@ -53,14 +53,7 @@ class Handle:
     def rules(self) -> Rules:
         """What holds for every job that does not say otherwise."""
         if self._rules is None:
-            settings = self.settings
-            self._rules = Rules(
-                settings.policies,
-                app_zone(self.app),
-                settings.lock_timeout,
-                settings.max_retries,
-                self.app.conf.beat_cron_starting_deadline,
-            )
+            self._rules = rules_of(self.app, self.settings)
         return self._rules
 
     def ready(self) -> Store:

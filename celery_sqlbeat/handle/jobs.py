@@ -10,7 +10,7 @@ from celery_sqlbeat.checks import is_text
 from celery_sqlbeat.definition import Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, JobGoes, NoSuchJob, StoreError, VersionConflict
 from celery_sqlbeat.handle.code_jobs import code_change_of, resumption_of
-from celery_sqlbeat.handle.drafting import Text, Wish, draft_of, wish
+from celery_sqlbeat.handle.drafting import LONGEST_REASON, Text, Wish, draft_of, wish
 from celery_sqlbeat.handle.records import Job, Run, job_of, run_of
 from celery_sqlbeat.handle.rescheduling import Change, change_of, fence_of, first_run, gap_record, text_of
 from celery_sqlbeat.ids import Ids
@@ -23,7 +23,6 @@ AllJobs = list[Job]  # in the class itself `list` is a method
 
 PAGE = 500  # rows that are read at a time
 _TRIES = 10  # of a change without a version; each loses only to a change that somebody else made meanwhile
-_LONGEST_REASON = 200  # characters, as wide as the column on every database
 _RESERVED = (FINISHED, "deleted", LEFT_THE_CODE)  # reasons that this package gives, and acts upon
 
 
@@ -106,8 +105,8 @@ class Jobs:
 
     def pause(self, name: str, reason: str = PAUSED, *, version: int | None = None) -> Job:
         """Fire nothing more of a job, and say why. A run that goes on is not touched."""
-        if not is_text(reason) or not reason.strip() or len(reason) > _LONGEST_REASON or reason in _RESERVED:
-            allowed = f"write a text of 1 to {_LONGEST_REASON} characters, but none of {', '.join(_RESERVED)}"
+        if not is_text(reason) or not reason.strip() or len(reason) > LONGEST_REASON or reason in _RESERVED:
+            allowed = f"write a text of 1 to {LONGEST_REASON} characters, but none of {', '.join(_RESERVED)}"
             raise FieldError("DisabledReason", reason, allowed)
         admin = self._store().for_admin()
 

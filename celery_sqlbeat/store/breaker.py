@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 _FAILURES_TO_OPEN = 2  # one lost connection is an ordinary day
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds; half of a heartbeat interval, so that leases survive short outages
+_FIRST_WAIT = 0.5  # seconds
+LONGEST_WAIT = 15.0  # seconds; half of the usual heartbeat interval, so that leases survive short outages
 
 
 class Breaker:
@@ -16,9 +17,9 @@ class Breaker:
         self,
         clock: Callable[[], float] = time.monotonic,
         rnd: Callable[[], float] = random.random,
-        longest: float = _LONGEST_WAIT,
+        longest: float = LONGEST_WAIT,
     ) -> None:
-        self._longest = min(longest, _LONGEST_WAIT)
+        self._longest = min(longest, LONGEST_WAIT)
         self._clock = clock
         self._random = rnd
         self._lock = threading.Lock()

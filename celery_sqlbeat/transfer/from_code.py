@@ -5,13 +5,11 @@ They stay the code's, exactly as a beat imports them; here they come in before t
 
 from __future__ import annotations
 
-import os
-import shelve
 from collections.abc import Mapping
 from typing import Any
 
 from celery_sqlbeat.beat.entries import default_entries, job_name_of, read_entries
-from celery_sqlbeat.beat.stock_file import SUFFIXES, runs_of
+from celery_sqlbeat.beat.stock_file import entries_in, runs_of
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import SourceUnreadable
 from celery_sqlbeat.transfer.arrivals import Shop
@@ -43,11 +41,10 @@ def from_shelve(app: Any, settings: Settings, filename: str | None = None) -> Sh
 
 
 def _entries_in(filename: str) -> Mapping[Any, Any]:
-    if not any(os.path.exists(filename + suffix) for suffix in SUFFIXES):
-        raise SourceUnreadable(f"there is no file {filename}: name the one that celery beat --schedule has")
     try:
-        # The file is of the user who runs beat, and stock beat unpickles it as well.
-        with shelve.open(filename, flag="r") as stored:  # noqa: S301
-            return dict(stored.get("entries", {}))
-    except Exception as error:  # a class that is gone, another kind of dbm, a file cut short
+        found = entries_in(filename)
+    except Exception as error:  # whatever unpickling raises
         raise SourceUnreadable(f"{filename} is not a file of stock beat, or cannot be read: {error}") from error
+    if found is None:
+        raise SourceUnreadable(f"there is no file {filename}: name the one that celery beat --schedule has")
+    return found

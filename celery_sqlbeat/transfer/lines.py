@@ -8,17 +8,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from celery_sqlbeat.checks import shown
+from celery_sqlbeat.checks import is_encodable, shown
 from celery_sqlbeat.definition import Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, LineError
-from celery_sqlbeat.handle.drafting import Wish, instant, wish
+from celery_sqlbeat.handle.drafting import LONGEST_REASON, Wish, instant, wish
 from celery_sqlbeat.handle.records import job_of, plain
 from celery_sqlbeat.handle.rescheduling import text_of
 from celery_sqlbeat.model import FINISHED, JobRecord
 from celery_sqlbeat.policy import KINDS
 from celery_sqlbeat.transfer.arrivals import Arrival
 
-LONGEST_REASON = 200  # characters, as wide as the column on every database
 _DEFINITION = ("name", "task", "schedule", "args", "kwargs", "options", "enabled", "start", *KINDS)
 _STATE = ("next_run_time", "last_run_time", "disabled_reason")
 FIELDS = (*_DEFINITION, *_STATE)
@@ -68,7 +67,7 @@ def line_of(row: JobRecord, rules: Rules, with_state: bool = True) -> str:
     if _meaning(back.wish.definition) != _meaning(definition):
         raise FieldError("Policies", row.policies, "a line cannot say null: leave out what is to have its default")
     # Half a character, as in a file name that is no UTF-8, can be written only by its number.
-    return line if _is_encodable(line) else json.dumps(fields, allow_nan=False)
+    return line if is_encodable(line) else json.dumps(fields, allow_nan=False)
 
 
 def _fields_of(row: JobRecord, with_state: bool) -> dict[str, Any]:
@@ -94,14 +93,6 @@ def _meaning(definition: Definition) -> tuple[object, ...]:
     sent = (call.task_name, list(call.args), dict(call.kwargs), dict(call.options))
     # Where the lease and the time zone are written differs between a row and a line.
     return sent, timeline, replace(policy, lock_timeout=None, timezone=None), lease_seconds, max_retries
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _object(number: int, text: str) -> dict[str, Any] | None:
