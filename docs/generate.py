@@ -1,10 +1,11 @@
 """Writes what comes from the code: pages of docs/, and sql/*/create.sql. A test fails while one of them is out of date."""
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_sqlbeat import checks
 from celery_sqlbeat.config import PREFIX, Settings
@@ -12,6 +13,7 @@ from celery_sqlbeat.policy import DEFAULT, KINDS, Policies
 from celery_sqlbeat.store.migrations import creation_script
 
 HERE = Path(__file__).parent
+PACKAGE = HERE.parent / "celery_sqlbeat"
 
 HEAD = """\
 # Settings
@@ -30,7 +32,99 @@ Durations are seconds, fractions allowed, or (in the configuration) a `timedelta
 DESIGN = """\
 # Design notes
 
-Written by `make docs`. One page each: the question, the choice, what was given up, the evidence.
+Written by `make docs` from `docs/generate.py` and the docstrings of the package.
+
+## One fire, step by step
+
+A step begins in the first file of its row and passes the others in their order. What it asks of the database goes through `store/` to the blocks of
+these names in `sql/<database>/statements/`. What decides is pure: `planning.py`, `schedule/`, `lifecycle.py` and `worker/endings.py` know no clock and no driver.
+"""
+
+
+class Step(NamedTuple):
+    """One step of a fire, and where it is; the files below celery_sqlbeat/, in the order in which it passes them."""
+
+    name: str
+    does: str
+    files: tuple[str, ...]
+    blocks: tuple[str, ...] = ()
+
+
+WALK = (
+    Step(
+        "wake",
+        "what is due, and until when to sleep",
+        ("beat/tick.py", "store/beat_store.py"),
+        ("read_next", "read_changes"),
+    ),
+    Step(
+        "claim",
+        "a batch in one transaction, while the broker confirms the batch before",
+        ("beat/firing.py", "store/beat_store.py"),
+        ("read_outbox", "read_due", "read_attempts", "claim_jobs", "insert_runs", "reopen_runs"),
+    ),
+    Step(
+        "plan",
+        "between reading and writing: which slot, which attempt, what is skipped, what is set aside",
+        ("planning.py", "definition.py", "schedule/plan.py"),
+    ),
+    Step(
+        "publish",
+        "claims become messages that the broker confirms",
+        ("beat/publishing.py", "beat/sending.py", "beat/messages.py", "beat/outlets.py"),
+    ),
+    Step(
+        "mark",
+        "what the broker has; the rest is given back",
+        ("beat/firing.py", "store/beat_store.py", "store/run_store.py"),
+        ("mark_published", "release_jobs", "close_runs"),
+    ),
+    Step(
+        "receive",
+        "a message of ours waits for its slot of the pool and for its lease",
+        ("worker/extension.py", "worker/gate.py", "worker/slots.py", "worker/loop_slots.py"),
+    ),
+    Step(
+        "start",
+        "the lease goes over to the worker, or the message is dropped",
+        ("worker/starting.py", "store/worker_store.py"),
+        ("start_jobs", "start_runs"),
+    ),
+    Step(
+        "heartbeat",
+        "all leases of a process by one statement",
+        ("worker/heartbeats.py", "store/worker_store.py"),
+        ("extend_leases", "extend_held", "read_busy_leases", "read_busy_held"),
+    ),
+    Step(
+        "stop",
+        "a task whose lease is lost, or about to be",
+        ("worker/keeper.py", "worker/stopping.py", "worker/window.py"),
+    ),
+    Step(
+        "outcome",
+        "how the task ended is seen, decided, and written",
+        ("worker/execution.py", "worker/endings.py", "worker/outcomes.py", "store/run_store.py"),
+        ("release_jobs", "close_runs"),
+    ),
+    Step(
+        "reclaim",
+        "leases that have ended: given back, published again, another attempt",
+        ("beat/reaping.py", "lifecycle.py", "store/beat_store.py", "store/run_store.py"),
+        ("read_ended", "read_ended_held", "extend_queued", "release_jobs", "close_runs"),
+    ),
+)
+
+NOTES = """\
+## Notes
+
+One page each: the question, the choice, what was given up, the evidence.
+"""
+
+ROOMS = """\
+## Rooms
+
+Imports go down only, which `tests/unit/test_layers.py` keeps so. What each module is for stands in the first line of it.
 """
 
 TOGETHER = """\
@@ -112,11 +206,25 @@ def creation(database: str) -> str:
 
 
 def design_index() -> str:
-    """The list of the design notes, by their titles."""
+    """The way into the code: the walk of a fire, the design notes by their titles, the rooms by their docstrings."""
+    walk = ["| step | | files | statements |", "|---|---|---|---|"]
+    for step in WALK:
+        files = ", ".join(f"[{name}](../../celery_sqlbeat/{name})" for name in step.files)
+        walk.append(f"| **{step.name}** | {step.does} | {files} | {' '.join(f'`{name}`' for name in step.blocks)} |")
     notes = sorted(path for path in (HERE / "design").glob("*.md") if path.name != "README.md")
     titles = [(path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# "), path.name) for path in notes]
-    lines = [f"- [{title}]({name})" for title, name in titles]
-    return "\n".join([DESIGN, *lines, ""])
+    links = [f"- [{title}]({name})" for title, name in titles]
+    rooms = ["| room | |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in _rooms())]
+    return "\n".join([DESIGN, *walk, "", NOTES, *links, "", ROOMS, *rooms, ""])
+
+
+def _rooms() -> Iterator[tuple[str, str]]:
+    """The packages and the single modules of the house, each with the first line of its docstring."""
+    for path in sorted(PACKAGE.iterdir()):
+        module = path / "__init__.py" if path.is_dir() else path
+        if module.suffix == ".py" and module.is_file() and path.name != "__init__.py":
+            described = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+            yield path.name + "/" * path.is_dir(), _cell(described.splitlines()[0])
 
 
 PAGES: Mapping[str, Any] = {
