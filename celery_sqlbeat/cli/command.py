@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_sqlbeat.errors import SqlbeatError
+from celery_sqlbeat.errors import DatabaseAway, SqlbeatError, StoreError
 
 if TYPE_CHECKING:
     from celery_sqlbeat.config import Settings
     from celery_sqlbeat.handle import Handle
+
+
+_UNSHOWN = logging.NullHandler()
 
 
 class Command(click.Command):
@@ -21,12 +25,14 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        # azure-identity logs a dozen lines beside its error, which has them, too. A user's own handlers get them.
+        logging.getLogger("azure").addHandler(_UNSHOWN)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # whoever reads has seen enough; click ends without a word then
             raise
         except (SqlbeatError, OSError) as error:
-            raise click.ClickException(one_line(error)) from error
+            raise click.ClickException(_with_remedy(error, ctx)) from error
 
 
 class Group(click.Group):
@@ -49,6 +55,16 @@ class Group(click.Group):
         module, _, attribute = where.partition(":")
         found: click.Command = getattr(importlib.import_module(f"celery_sqlbeat.cli.{module}"), attribute)
         return found
+
+
+def _with_remedy(error: Exception, ctx: click.Context) -> str:
+    """What an error says; where it is the driver's, which knows no remedy, that of `check` comes after it."""
+    if not isinstance(error, StoreError) or not (isinstance(error, DatabaseAway) or error.__cause__):
+        return one_line(error)
+    from celery_sqlbeat.diagnosis.database import of_error
+
+    found = of_error(error, settings_of(ctx).database_url)
+    return f"{' '.join(found.says.split())}: {found.remedy}"
 
 
 def one_line(error: BaseException) -> str:

@@ -31,18 +31,16 @@ def ask_code(app: Any, settings: Settings) -> Code:
 
 
 def ask_broker(app: Any, seconds: float) -> Wire:
-    """Who the broker is, once it has answered; BrokerAway where it does not."""
-    connection = app.connection_for_write()
+    """Who the broker is, once it has answered; BrokerAway where it does not, or nobody can speak to it."""
     try:
-        connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=seconds)
-        transport = str(connection.get_transport_cls().driver_type)
-        options = connection.transport_options or {}
-        found = fingerprint(connection)
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=seconds)
+            transport = str(connection.get_transport_cls().driver_type)
+            options = connection.transport_options or {}
+            found = fingerprint(connection)
     except Exception as error:  # kombu hands on what each transport's client raises
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise unreachable(app, text) from error
-    finally:
-        connection.release()
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error  # which would quote its text
+        raise unreachable(app, " ".join(str(said).split()) or type(error).__name__) from error
     visibility = None
     if transport in _WITH_VISIBILITY:
         visibility = float(options.get("visibility_timeout") or KOMBU_VISIBILITY)

@@ -28,7 +28,12 @@ def findings(facts: Facts) -> Iterator[Finding]:
 
 def unreachable(error: str) -> Finding:
     """The broker does not answer."""
-    return Finding("error", "broker", error, "start it, or correct broker_url")
+    return Finding(
+        "error",
+        "broker",
+        error,
+        "start it, install what its address needs (such as celery[redis]), or correct broker_url",
+    )
 
 
 def unanswered(reason: str) -> Finding:

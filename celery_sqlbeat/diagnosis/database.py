@@ -14,17 +14,19 @@ from celery_sqlbeat.url import DatabaseUrl
 OLDEST = {"postgresql": ("psycopg", (3, 1, 13)), "mssql": ("pyodbc", (5, 1))}
 _ODBC = re.compile(r"\{?(ODBC Driver (\d+) for SQL Server|.*msodbcsql.*)\}?", re.IGNORECASE)
 _OLDEST_ODBC = 17
+_SETTING = "sqlbeat_database_url"
 
 
-def of_error(error: StoreError) -> Finding:
-    """What an error of the database means."""
+def of_error(error: StoreError, url: DatabaseUrl) -> Finding:
+    """What an error of the database at this address means."""
     if isinstance(error, DriverMissing):
         return Finding("error", "driver", *_halves(error, "install the driver"))
     if isinstance(error, SchemaError):
         return Finding("error", "schema", *_halves(error, "run celery -A app sqlbeat init"))
     if isinstance(error, DatabaseAway):
-        return Finding("error", "database", str(error), "start it, or correct sqlbeat_database_url")
-    return Finding("error", "database", str(error), "correct sqlbeat_database_url, or the rights of its user")
+        start = "see that its folder is there and may be written" if url.database == "sqlite" else "start it"
+        return Finding("error", "database", str(error), f"{start}, or correct {_SETTING}, which is {url}")
+    return Finding("error", "database", str(error), f"correct {_SETTING}, which is {url}, or the rights of its user")
 
 
 def of_driver(url: DatabaseUrl) -> Iterator[Finding]:

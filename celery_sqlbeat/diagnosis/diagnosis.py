@@ -60,7 +60,7 @@ def _ground(app: Any, settings: Settings, seconds: float, store: Store | None, f
         opened = opened or open_store(settings)
         return read_ground(app, opened, settings, rules_of(app, settings), seconds + SLACK)
     except StoreError as error:
-        found.append(database.of_error(error))
+        found.append(database.of_error(error, url))
         return None
     finally:
         if store is None and opened is not None:

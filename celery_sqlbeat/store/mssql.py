@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
-from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.errors import DriverMissing, StoreError
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.mssql_batch import CLOCK, batch_of, rows_as_json, scalar, split_batches
 from celery_sqlbeat.store.mssql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
 from celery_sqlbeat.store.mssql_entra import attributes, identity_of, tokens_for
-from celery_sqlbeat.store.mssql_faults import fault_of, is_refused_login
+from celery_sqlbeat.store.mssql_faults import fault_of, is_no_driver, is_refused_login
 from celery_sqlbeat.store.odbc import SQL_BIT, SQL_GUID, SQL_WCHAR, SQL_WLONGVARCHAR, SQL_WVARCHAR, load_pyodbc
 from celery_sqlbeat.store.session import Row, Rows
 from celery_sqlbeat.store.statements import Block
@@ -162,6 +162,12 @@ class Mssql:
                 if self._tokens.refused(token):
                     raise TokenAway("the server refused the access token; a new one is asked for") from error
                 raise StoreError(f"{self.explain(error)} {_NO_USER}") from error
+            if is_no_driver(*_state_and_text(error)):
+                there = ", ".join(self._pyodbc.drivers()) or "none"
+                raise DriverMissing(
+                    f"{self.explain(error)}; the driver manager knows these drivers ({there}): leave Driver= out of "
+                    "sqlbeat_database_url, and the driver of the extra mssql is found"
+                ) from error
             raise
 
     def classify(self, error: BaseException) -> Fault:

@@ -1,4 +1,4 @@
-"""What SQL Server's native error numbers mean. One table; nothing here depends on the text of a message.
+"""What SQL Server's native error numbers mean. One table; no class depends on the text of a message.
 
 Sources: Microsoft Learn, "Database engine events and errors", "Troubleshoot transient connection errors in Azure SQL",
 "Resource management in Azure SQL Database", "Serverless compute tier" (40613 while it resumes), "Errors for Always On
@@ -117,6 +117,12 @@ _NUMBER = re.compile(r"\((-?\d{1,10})\)(?: \(SQL\w+\))?(?=; \[|$)")
 def is_refused_login(state: str, text: str) -> bool:
     """Whether the server was reached and does not let this login in, or this token."""
     return state == "28000" and "18456" in _NUMBER.findall(text)
+
+
+def is_no_driver(state: str, text: str) -> bool:
+    """Whether the driver manager did not find, or could not load, the driver that it was told to take."""
+    # unixODBC says the second as a warning.
+    return state in ("IM002", "IM003") or (state == "01000" and "[Driver Manager]Can't open lib" in text)
 
 
 def fault_of(state: str, text: str) -> Fault:

@@ -1,5 +1,7 @@
 """What the commands say about a wrong configuration: one line, exit code 1, no traceback, no secret."""
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import click
@@ -71,6 +73,30 @@ def test_an_error_of_a_command_is_one_line_whatever_it_says(error: Exception) ->
     result = CliRunner().invoke(failing)
     assert result.exit_code == 1
     assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", ["nosuch/sqlbeat.db", "folder"])
+def test_a_database_that_is_not_there_is_named_with_what_helps(path: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    url = f"sqlite:///{tmp_path / path}"
+    result = invoke("init", sqlbeat_database_url=url)
+    assert result.exit_code == 1
+    *_, error = result.output.splitlines()
+    assert error.startswith("Error: ")
+    assert error.endswith(f"its folder is there and may be written, or correct sqlbeat_database_url, which is {url}")
+
+
+def test_what_a_library_logs_beside_its_error_is_not_shown() -> None:
+    @click.command(cls=Command)
+    def failing() -> None:
+        root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
+        root.handlers.clear()  # as where nobody has set up logging
+        try:
+            logging.getLogger("azure.identity._credentials.chained").warning("a dozen lines")
+        finally:
+            root.handlers.extend(handlers)
+
+    assert CliRunner().invoke(failing).output == ""
 
 
 def test_options_that_an_app_adds_to_every_command_are_taken() -> None:

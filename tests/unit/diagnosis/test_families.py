@@ -249,8 +249,9 @@ def test_an_entry_that_is_left_out_is_an_error() -> None:
     ],
 )
 def test_an_error_of_the_database_is_a_finding_with_a_remedy(error: StoreError, name: str, remedy: str) -> None:
-    found = database.of_error(error)
+    found = database.of_error(error, database_url("postgresql://u:s3kr1t@h/d"))
     assert (found.level, found.name) == ("error", name)
+    assert "s3kr1t" not in found.remedy and ("postgresql://u:***@h/d" in found.remedy) == (name == "database")
     assert remedy in found.remedy
     assert found.says
 

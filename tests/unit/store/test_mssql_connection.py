@@ -249,3 +249,19 @@ def test_counts_before_a_result_are_stepped_over_and_instants_are_in_utc() -> No
 def test_an_error_behind_a_result_is_not_missed() -> None:
     with pytest.raises(Error, match="late"):
         _result(ResultCursor(([], []), ("error", [])))
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("01000", "[01000] [unixODBC][Driver Manager]Can't open lib 'Foo' : file not found (0) (SQLDriverConnect)"),
+        ("IM002", "[IM002] [Microsoft][ODBC Driver Manager] Data source name not found and no default driver (0)"),
+        ("IM003", "[IM003] Specified driver could not be loaded due to system error 126: (Foo, foo.dll). (160)"),
+    ],
+)
+def test_a_named_driver_that_is_not_there_is_said_to_be_missing_with_what_helps(state: str, text: str) -> None:
+    mssql = Mssql(database_url("mssql://sa:s3kr1t@db/shop?driver=Foo"), pyodbc=FakePyodbc(Error(state, text)))
+    with pytest.raises(DriverMissing, match=r"\(ODBC Driver 18 for SQL Server\): leave Driver= out") as caught:
+        mssql.connect()
+    assert "Foo" in str(caught.value) or state == "IM002"
+    assert "s3kr1t" not in str(caught.value)
