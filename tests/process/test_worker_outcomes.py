@@ -1,5 +1,9 @@
 """Every way a task can end, in every pool: the rows must say what docs/outcomes.md says."""
 
+import contextlib
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,9 +11,22 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.process.beats import wait_for
+from tests.process.brokers import Wire
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome, page
-from tests.process.workers import LEASE, PATIENCE, POOLS, Lane, WorkerShop, assert_calm, lane_name, lanes, read_lease
+from tests.process.workers import (
+    LEASE,
+    PATIENCE,
+    POOLS,
+    Lane,
+    WorkerShop,
+    assert_calm,
+    lane_name,
+    lanes,
+    read_lease,
+    together,
+)
+from tests.servers import server
 
 pytestmark = pytest.mark.slow
 
@@ -172,6 +189,106 @@ def test_a_stopped_task_knows_that_its_lease_is_lost(stage: Stage) -> None:
         pytest.skip("this pool hears of nothing while it runs a task")
     assert_outcome(stage.shop, "cancelled", CASES["cancelled"].how)
     wait_for(lambda: len(stage.shop.lines("cancelled")) == 2 or stage.lane.pool == "prefork", PATIENCE)
+
+
+UNSTORABLE = "Its result cannot be stored"
+BACKEND_LANES = [
+    Lane("prefork", "rabbitmq", "postgresql", "late"),
+    Lane("threads", "redis", "sqlite", "late"),
+    Lane("threads", "rabbitmq", "postgresql", "early"),
+]
+BRIEFLY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
+"""How often Celery tries again to reach a result backend; of itself twenty times, a second apart."""
+
+
+@contextlib.contextmanager
+def result_backend(shop: WorkerShop, lane: Lane, tries: dict[str, Any] | None = None, **conf: Any) -> Iterator[Wire]:
+    """The shop's results go to Redis, on a way of their own that can be cut."""
+    wire = Wire(server("redis"))
+    options = {"global_keyprefix": f"{shop.place.prefix}:", **({"retry_policy": tries} if tries else {})}
+    shop.write_app(lane, result_backend=wire.url, result_backend_transport_options=options, result_expires=600, **conf)
+    try:
+        yield wire
+    finally:
+        wire.close()
+
+
+def test_a_result_backend_that_comes_back_in_time_costs_nothing(make_workers: MakeWorkers) -> None:
+    """For longer than a lease Celery tries to store the result: heartbeats go on until it has done so."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        with result_backend(shop, lane, result_backend_always_retry=True) as wire:
+            name = shop.order("work.sleep", 1)
+            worker = shop.work(lane.pool).ready()
+            shop.dispatch()
+            shop.wait_for_start(name)
+            wire.cut()
+            shop.wait_for_line("end", name)
+            until = time.monotonic() + LEASE + 1
+            while time.monotonic() < until:
+                assert shop.reap() == set() and shop.states(name) == ["running"], shop.logs()
+                time.sleep(0.25)
+            wire.mend()
+            assert_outcome(shop, name, "It returns")
+            assert len(shop.starts(name)) == 1
+            worker.stop()
+            assert_calm(worker)
+        assert shop.place.take() == []
+
+    together({lane: make_workers(lane) for lane in lanes("prefork", "threads", among=BACKEND_LANES)}, scenario)
+
+
+@pytest.mark.parametrize("from_the_start", [False, True], ids=["at the end", "from the start"])
+def test_without_a_result_backend_an_attempt_fails_and_the_next_one_may_succeed(
+    make_workers: MakeWorkers, from_the_start: bool
+) -> None:
+    """Where Celery stores that a task has started, the body does not even begin."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        with result_backend(shop, lane, BRIEFLY, task_track_started=from_the_start) as wire:
+            name = shop.order("work.sleep", 1)
+            worker = shop.work(lane.pool, concurrency=1).ready()  # a slot that were lost would be missed
+            if not from_the_start:
+                shop.dispatch()
+                shop.wait_for_start(name)
+            wire.cut()
+            if from_the_start:
+                shop.dispatch()
+            run = assert_outcome(shop, name, UNSTORABLE)
+            assert "onnection" in str(run.error), run
+            assert len(shop.starts(name)) == (0 if from_the_start else 1)
+            wire.mend()
+            shop.dispatch_until(lambda: shop.states(name) == ["retry", "success"])
+            worker.stop()
+            assert_calm(worker, but="callback raised")  # Celery's main process tries to store the failure, too
+            assert len(shop.starts(name)) == (1 if from_the_start else 2)
+        assert shop.place.take() == []
+
+    together({lane: make_workers(lane) for lane in lanes("prefork", "threads", among=BACKEND_LANES)}, scenario)
+
+
+@pytest.mark.parametrize("lane", lanes("prefork", among=BACKEND_LANES[:1]), ids=lane_name)
+def test_a_main_process_that_waits_for_a_result_backend_keeps_its_leases(make_workers: MakeWorkers, lane: Lane) -> None:
+    """When a child dies, Celery's main process stores that itself, and does nothing else until it has given up."""
+    shop = make_workers(lane)
+    with result_backend(shop, lane, result_backend_always_retry=True) as wire:
+        killed, other = shop.order("work.sleep", 600), shop.order("work.sleep", LEASE)
+        worker = shop.work(lane.pool).ready()
+        shop.dispatch()
+        child = shop.wait_for_start(killed).pid
+        shop.wait_for_start(other)
+        wire.cut()
+        os.kill(child, signal.SIGKILL)
+        assert_outcome(shop, killed, "Its process in the pool is killed, or ends")
+        shop.wait_for_line("end", other)
+        until = time.monotonic() + LEASE + 1
+        while time.monotonic() < until:
+            assert shop.reap() == set() and shop.states(other) == ["running"], shop.logs()
+            time.sleep(0.25)
+        wire.mend()
+        assert_outcome(shop, other, "It returns")
+        worker.stop()
+        assert len(shop.starts()) == 2
 
 
 def test_every_row_of_the_page_is_held_against_a_worker() -> None:

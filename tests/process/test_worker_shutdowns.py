@@ -1,5 +1,6 @@
 """Workers that end in order, by force or by surprise: what ran, what had not begun, and what the broker gets back."""
 
+import os
 import signal
 from typing import Any
 
@@ -131,6 +132,13 @@ def test_a_signal_to_the_whole_group_is_no_failure_of_its_tasks(make_workers: Ma
     assert run.state in ("retry", "running")
 
 
+KILLED = "Its process in the pool is killed, or ends"
+KILLED_CHILDREN = [
+    Lane("prefork", "rabbitmq", "postgresql", "late"),
+    Lane("prefork", "redis", "sqlite", "late"),
+    Lane("prefork", "rabbitmq", "sqlite", "early"),
+    Lane("prefork", "redis", "postgresql", "early"),
+]
 LOST_CONNECTION = "The connection to the broker is lost, with `worker_cancel_long_running_tasks_on_connection_loss`"
 
 
@@ -195,3 +203,33 @@ def test_a_killed_child_is_a_failure_even_where_celery_gives_the_message_back(ma
 
     chosen = [Lane("prefork", "rabbitmq", "postgresql", "late"), Lane("prefork", "redis", "sqlite", "late")]
     together({lane: make_workers(lane) for lane in chosen}, scenario)
+
+
+@pytest.mark.parametrize("gives_back", [True, False], ids=["given back", "acknowledged"])
+def test_a_child_killed_from_outside_is_followed_by_one_new_attempt(
+    make_workers: MakeWorkers, gives_back: bool
+) -> None:
+    """What an out-of-memory killer does, with the message given back to the broker or acknowledged."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, task_reject_on_worker_lost=gives_back)
+        name, other = shop.order("work.sleep", AN_AGE, 0.5), shop.order("work.sleep", 4)
+        worker = shop.work(lane.pool).ready()
+        with shop.events() as events:
+            claims = shop.dispatch()
+            child = shop.wait_for_start(name).pid
+            shop.wait_for_start(other)
+            os.kill(child, signal.SIGKILL)
+            assert_outcome(shop, name, KILLED)
+            shop.dispatch_until(lambda: shop.states(name) == ["retry", "success"])
+            shop.wait_for_outcome(other)
+            copies = int(gives_back and lane.late)  # an early acknowledgement leaves nothing to give back
+            wait_for(lambda: len(dropped(events)) == copies, PATIENCE, lambda: f"{events}\n{shop.logs()}")
+            assert {event["uuid"] for event in dropped(events)} <= {claims[name].run_id}
+        assert len(shop.starts(name)) == 2 and len(shop.starts(other)) == 1
+        assert_outcome(shop, other, RETURNS)
+        worker.stop()
+        assert_calm(worker)
+        assert shop.place.take() == []
+
+    together({lane: make_workers(lane) for lane in KILLED_CHILDREN}, scenario)

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -277,6 +278,77 @@ def test_a_prefetched_message_holds_no_run_lease(make_workers: MakeWorkers) -> N
         },
         scenario,
     )
+
+
+LIMITED = [
+    ON_POSTGRESQL,
+    Lane("threads", "redis", "sqlite", "early"),
+    Lane("gevent", "redis", "postgresql", "late"),
+]
+BETWEEN = 5.0  # seconds between two tasks under the rate limit
+
+
+def test_a_rate_limited_message_takes_its_lease_when_its_turn_comes(make_workers: MakeWorkers) -> None:
+    """The limit holds a message back for longer than its lease would last; at the end of the worker it goes back."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, task_annotations={"work.note": {"rate_limit": f"{60 / BETWEEN:g}/m"}})
+        names = [shop.order("work.note") for _ in range(5)]
+        worker = shop.work(lane.pool).ready()
+        wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+        (node,) = shop.worker_nodes()
+        sent_at = shop.now()
+        claims = shop.dispatch()
+        for claim in claims.values():
+            worker.says(claim.run_id)  # received
+        wait_for(lambda: len(shop.starts()) == 2, PATIENCE, shop.logs)
+        waiting = [name for name in names if not shop.starts(name)]
+        for name in waiting:
+            (run,) = shop.attempts(name)
+            if run.state == "claimed":  # a third one may begin at this moment
+                assert run.started_at is None and shop.job(name).locked_by != node.node_id, run
+        wait_for(lambda: len(shop.starts()) == 3, PATIENCE, shop.logs)
+        assert worker.stop() < PATIENCE
+        assert_calm(worker)
+        begun = [line.job for line in shop.starts() if line.job]
+        for number, name in enumerate(begun):
+            run = assert_outcome(shop, name, RETURNS)
+            assert run.started_at is not None
+            assert (run.started_at - sent_at).total_seconds() >= number * BETWEEN, shop.logs()
+        left = set(names) - set(begun)
+        assert left and {state for name in left for state in shop.states(name)} <= {"claimed", "scheduled"}
+        assert {message.headers["id"] for message in shop.place.take()} == {claims[name].run_id for name in left}
+
+    together({lane: make_workers(lane) for lane in LIMITED}, scenario)
+
+
+@pytest.mark.parametrize("lane", [LANES[0], LIMITED[1]], ids=lane_name)
+def test_a_rate_limit_longer_than_the_lease_costs_copies_and_no_second_start(
+    make_workers: MakeWorkers, lane: Lane
+) -> None:
+    """Beats send the message again at its deadlines; each copy waits for its turn, too, and all but one are dropped."""
+    shop = make_workers(lane)
+    shop.write_app(lane, task_annotations={"work.note": {"rate_limit": "4/m"}})  # far apart: beats ask around first
+    worker = shop.work(lane.pool).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+    beat = shop.start()
+    with shop.events() as events:
+        names = [shop.order("work.note") for _ in range(2)]
+        beat.says("they are published again")
+        for name in names:
+            shop.wait_for_states(name, "success")
+        beat.stop()  # it sends no copy any more
+
+        def are_all_seen_to() -> bool:
+            heard = Counter(event["type"] for event in events)
+            copies = heard["task-received"] - len(names)
+            return copies > 0 and heard["task-rejected"] == copies
+
+        wait_for(are_all_seen_to, PATIENCE, lambda: f"{events}\n{shop.logs()}")
+    worker.stop()
+    assert_calm(worker)
+    assert len(shop.starts()) == len(names)
+    assert shop.place.take() == []
 
 
 def test_what_was_fired_and_forgotten_is_recorded_all_the_same(make_workers: MakeWorkers) -> None:
