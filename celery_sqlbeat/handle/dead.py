@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 from celery_sqlbeat.checks import NotAllowed, seconds, shown
 from celery_sqlbeat.errors import FieldError, NoSuchRun
 from celery_sqlbeat.handle.records import Run, run_of
-from celery_sqlbeat.handle.runs import is_id
+from celery_sqlbeat.handle.runs import find_run, how_many
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import RunRecord
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import FIRST_ID
 
 FoundRuns = list[Run]  # in the class itself `list` is a method
-Letters = str | Run | Iterable[str | Run] | None
+Letter = str | uuid.UUID | Run
+Letters = Letter | Iterable[Letter] | None
 Progress = Callable[[int], None]
 
 REPLAYED = "replayed"
+_ONE = (str, uuid.UUID, Run)
 BATCH = 500  # letters; a transaction each
 
 
@@ -34,7 +37,7 @@ class Dead:
 
     def list(self, job: str | None = None, *, limit: int | None = None) -> FoundRuns:
         """The dead letters, oldest first; those that were replayed say so as their reason."""
-        return [*itertools.islice(map(run_of, self._letters(None, job, None)), limit)]
+        return [*itertools.islice(map(run_of, self._letters(None, job, None)), how_many(limit))]
 
     def replay(
         self, letters: Letters = None, *, job: str | None = None, progress: Progress = lambda _: None
@@ -79,12 +82,12 @@ class Dead:
             yield from page
             after = page[-1].run_id
 
-    def _named(self, letters: str | Run | Iterable[str | Run]) -> Iterator[RunRecord]:
+    def _named(self, letters: Letter | Iterable[Letter]) -> Iterator[RunRecord]:
         """All of them are looked up before anything is done to one."""
-        admin, found = self._store().for_admin(), []
-        for each in [letters] if isinstance(letters, (str, Run)) else letters:
+        store, found = self._store(), []
+        for each in [letters] if isinstance(letters, _ONE) else letters:
             run_id = each.id if isinstance(each, Run) else each
-            row = admin.run(run_id) if is_id(run_id) else None
+            row = find_run(store, run_id)
             if row is None or row.state != "dlq":
                 raise NoSuchRun(str(run_id))
             found.append(row)

@@ -32,7 +32,7 @@ class Every:
 
     def __post_init__(self) -> None:
         if not SHORTEST <= self.interval <= LONGEST:
-            raise ScheduleError(f"every {self.interval}", BOUNDS)
+            raise ScheduleError(f"every {self.interval.total_seconds():g}s", BOUNDS)
 
     def __str__(self) -> str:
         left = self.interval // MICROSECOND

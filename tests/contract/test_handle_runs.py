@@ -1,6 +1,8 @@
 """The Python handle on a real database: the history is read, dead letters are replayed and purged."""
 
+import uuid
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -62,6 +64,26 @@ def test_what_is_no_run_is_none(beat: Handle, wrong: str) -> None:
         beat.dead.replay(wrong)
     with pytest.raises(NoSuchRun):
         beat.dead.purge([wrong])
+
+
+def test_an_id_may_be_a_uuid(beat: Handle, world: World) -> None:
+    dead_letter(world)
+    (letter,) = beat.dead.list()
+    assert beat.runs.get(uuid.UUID(letter.id)) == letter
+    (replayed,) = beat.dead.replay(uuid.UUID(letter.id))
+    assert replayed.attempt == letter.attempt + 1
+    assert beat.dead.purge([uuid.UUID(letter.id)]) == 1
+
+
+@pytest.mark.parametrize("limit", [-1, True, 1.5, "all"])
+def test_a_wrong_limit_or_state_is_refused(beat: Handle, limit: Any) -> None:
+    with pytest.raises(FieldError, match=r"limit = .*: write a whole number"):
+        beat.runs.list(limit=limit)
+    with pytest.raises(FieldError, match=r"limit = .*: write a whole number"):
+        beat.dead.list(limit=limit)
+    with pytest.raises(FieldError, match=r"state = 'succeeded': write one of .*success"):
+        beat.runs.list(state="succeeded")
+    assert beat.runs.list(limit=None) == []
 
 
 def test_a_dead_letter_is_replayed_once_under_a_new_id(beat: Handle, world: World) -> None:
