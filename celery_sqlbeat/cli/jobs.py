@@ -168,17 +168,17 @@ def run_now(ctx: click.Context, name: str, as_json: bool) -> None:
 
 @jobs.command("delete", cls=Command)
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Cancel its run, too.")
+@click.option("--force", is_flag=True, help="Cancel what runs of it, too.")
 @click.option("--version", type=int, help="Only if the job is still at this version.")
 @yes_option
 @json_option
 @click.pass_context
 def delete(ctx: click.Context, name: str, force: bool, version: int | None, yes: bool, as_json: bool) -> None:
-    """Delete a job as soon as its run has ended; its history stays."""
+    """Delete a job as soon as its runs have ended; its history stays."""
     with handle_of(ctx) as beat:
         job = beat.jobs.get(name)
         if job is not None:
-            confirm(f"Delete job {name!r}{' and cancel its run' if force and job.locked_by else ''}?", yes)
+            confirm(f"Delete job {name!r}{' and cancel what runs of it' if force else ''}?", yes)
         if not beat.jobs.delete(name, force=force, version=version):
             from celery_sqlbeat.errors import NoSuchJob
 
@@ -187,7 +187,10 @@ def delete(ctx: click.Context, name: str, force: bool, version: int | None, yes:
     if as_json:
         print_json({"name": name, "deleted": left is None, "waits_for": left.run_id if left else None})
         return
-    click.echo(f"{name} is deleted" if left is None else f"{name} is deleted when its run ends: {left.run_id}")
+    if left is None:
+        click.echo(f"{name} is deleted")
+    else:
+        click.echo(f"{name} is deleted when its runs have ended: celery -A app sqlbeat runs list {name}")
     if job is not None and job.code_owner is not None:
         click.echo(f"the beat_schedule of {job.code_owner} defines it: it comes back when a beat next imports that")
 

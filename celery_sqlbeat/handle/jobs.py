@@ -146,7 +146,10 @@ class Jobs:
         return run_of(run)
 
     def delete(self, name: str, *, force: bool = False, version: int | None = None) -> bool:
-        """Delete a job once its run has ended, or at once with `force`, which cancels the run; False: there is none."""
+        """Delete a job once its runs have ended, or at once with `force`, which cancels them; False: there is none.
+
+        A message that was fired and forgotten, and that no worker has begun, may still run.
+        """
         if self._store().for_admin().delete(name, force, ANY_VERSION if version is None else version):
             return True
         if version is not None and self._row(name) is not None:

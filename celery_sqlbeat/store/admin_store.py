@@ -15,6 +15,7 @@ from celery_sqlbeat.store.protocol import ANY_VERSION, FIRST_ID, LAST_ID
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
+CANCELLED_BY_HAND = "cancelled by hand"
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
 
 
@@ -111,15 +112,12 @@ class SqlAdminStore:
 
         found = self._database.write(work)
         # Now that it can start no other run; without us a beat deletes the row once the run has ended.
-        if found and force and self.cancel(job_name):
+        if found and force and self._cancel(job_name, ("read_holding", "read_held"), CANCELLED_BY_HAND):
             self._database.write(lambda session: delete_free(session, self._namespace, found))
         return bool(found)
 
-    def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
-        held = self._database.read("read_holding", namespace=self._namespace, job_name=job_name)
-        ending = Ending(CANCELLED, reason)
-        releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
-        return bool(release(self._database, self._namespace, releases))
+    def cancel(self, job_name: str, reason: str = CANCELLED_BY_HAND) -> bool:
+        return self._cancel(job_name, ("read_holding",), reason)
 
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
         return self._run_records("list_runs", before_id=before_id, page_size=page_size)
@@ -161,6 +159,14 @@ class SqlAdminStore:
             return found
 
         return self._database.write(work)
+
+    def _cancel(self, job_name: str, blocks: Sequence[str], reason: str) -> bool:
+        scope = {"namespace": self._namespace, "job_name": job_name}
+        # An overlapping run that began before its message was marked as sent is found by both blocks.
+        held = {row for block in blocks for row in self._database.read(block, **scope)}
+        ending = Ending(CANCELLED, reason)
+        releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
+        return bool(release(self._database, self._namespace, releases))
 
     def _run_records(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[RunRecord]:
         found = self._database.read(block, rows, namespace=self._namespace, **scalars)

@@ -132,7 +132,7 @@ class BeatStore(Protocol):
         """Write what was found out about loose rows; those that changed meanwhile are left for the next look."""
 
     def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
-        """Delete the jobs whose deletion was asked for and whose run has ended."""
+        """Delete the jobs whose deletion was asked for and whose runs have ended."""
 
 
 class CodeStore(Protocol):
@@ -234,7 +234,7 @@ class AdminStore(Protocol):
         """Add one extra slot, due now; False where the job is gone."""
 
     def delete(self, job_name: str, force: bool = False, version: int = ANY_VERSION) -> bool:
-        """Delete a job once its run has ended, or at once with `force`, which cancels the run."""
+        """Delete a job once its runs have ended, or at once with `force`, which cancels them."""
 
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
         """Cancel the run that holds a job; its worker stops the task when it next extends the lease."""

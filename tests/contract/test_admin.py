@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from celery_sqlbeat.lifecycle import DLQ, Ending
-from celery_sqlbeat.model import GapRecord, JobDraft
-from tests.contract.world import NOON, World
+from celery_sqlbeat.model import GapRecord, JobDraft, StartedRun
+from tests.contract.world import NOON, OVERLAP, World
 
 
 def draft(name: str, **fields: object) -> JobDraft:
@@ -174,6 +174,48 @@ def test_a_running_job_is_deleted_by_force_and_its_run_is_cancelled(world: World
     assert world.states(name) == ["cancelled"]
     assert world.worker.extend([(run, 120)]).lost == {run.run_id}
     assert not world.finish(run)
+
+
+def overlapping(world: World, name: str) -> StartedRun:
+    """A run that goes on by itself while its job is free."""
+    claim = world.claim_one()
+    run = world.start(claim)
+    assert run is not None
+    world.beat.mark_dispatched([claim])
+    assert world.job(name)["lockedby"] is None
+    return run
+
+
+def test_overlapping_runs_end_before_their_job_is_deleted(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    runs = [overlapping(world, name)]
+    world.later(60)
+    runs.append(overlapping(world, name))
+    world.admin.delete(name)
+    assert world.admin.jobs([name])[name].delete_requested == 1
+    assert world.finish(runs[0])
+    (row,) = world.beat.loose_rows(10)
+    assert world.beat.delete_requested([row.job_id]) == set()
+    assert world.finish(runs[1], Ending("retry", "failed", 60.0, 1))
+    assert world.beat.delete_requested([row.job_id]) == {row.job_id}
+    assert world.states(name) == ["success", "cancelled"], "nobody would take the retry up"
+
+
+def test_overlapping_runs_are_cancelled_where_their_job_is_deleted_by_force(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    runs = [overlapping(world, name)]
+    world.later(60)
+    runs.append(overlapping(world, name))
+    world.later(60)
+    claim = world.claim_one()
+    began = world.start(claim)
+    assert began is not None, "it holds the job, too, until its beat says that the message was sent"
+    runs.append(began)
+    world.admin.delete(name, force=True)
+    assert world.admin.jobs([name]) == {}
+    assert world.states(name) == ["cancelled"] * 3
+    assert world.worker.extend([(run, 120) for run in runs]).lost == {run.run_id for run in runs}
+    assert not any(world.finish(run) for run in runs)
 
 
 def test_what_waits_for_a_deleted_job_is_cancelled(world: World) -> None:

@@ -519,14 +519,20 @@ SELECT Id FROM @changed;
 
 -- name: delete_requested
 -- rows: job_id uniqueidentifier
--- A missing row: a run holds the job, or its deletion was not asked for.
+-- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for.
 DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL, RunId uniqueidentifier NULL, RetryRunId uniqueidentifier NULL);
 
 DELETE j
 OUTPUT deleted.Id, deleted.RunId, deleted.RetryRunId INTO @deleted (Id, RunId, RetryRunId)
 FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.DeleteRequested = 1 AND j.LockedBy IS NULL
+WHERE
+    j.DeleteRequested = 1 AND j.LockedBy IS NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held))
+        WHERE r.Namespace = j.Namespace AND r.HeldBy IS NOT NULL AND r.JobId = j.Id
+    )
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id, RunId, RetryRunId FROM @deleted;

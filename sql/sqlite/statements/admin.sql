@@ -221,6 +221,13 @@ SELECT Id, RunId, ClaimId, Fence
 FROM Jobs
 WHERE Namespace = :namespace AND JobName = :job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
+-- name: read_held
+-- Zero rows: no run of the job goes on by itself, overlapping others.
+SELECT r.JobId, r.RunId, r.ClaimId, r.Fence
+FROM JobRuns AS r
+INNER JOIN Jobs AS j ON j.Id = r.JobId
+WHERE r.Namespace = :namespace AND r.HeldBy IS NOT NULL AND j.JobName = :job_name;
+
 -- name: cancel_waiting
 -- The attempts of a deleted job that wait for their turn get their outcome; `run_id` is the one that waited for its retry,
 -- or that an unlocking by hand left behind.

@@ -333,9 +333,15 @@ RETURNING Id;
 
 -- name: delete_requested
 -- rows: job_id
--- A missing row: a run holds the job, or its deletion was not asked for.
+-- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for.
 WITH p (job_id) AS (:rows)
 
 DELETE FROM Jobs
-WHERE Id IN (SELECT p.job_id FROM p) AND DeleteRequested = 1 AND LockedBy IS NULL
+WHERE
+    Id IN (SELECT p.job_id FROM p) AND DeleteRequested = 1 AND LockedBy IS NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM JobRuns AS r
+        WHERE r.Namespace = Jobs.Namespace AND r.HeldBy IS NOT NULL AND r.JobId = Jobs.Id
+    )
 RETURNING Id, RunId, RetryRunId;
