@@ -47,11 +47,7 @@ class Database:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.dialect = dialect
-        self._lender = Lender(
-            dialect.connect,
-            getattr(dialect, "sessions_survive_fork", True),
-            getattr(dialect, "is_spent", lambda _: False),
-        )
+        self._lender = Lender(dialect.connect, dialect.sessions_survive_fork, dialect.is_spent)
         self._breaker = breaker or Breaker()
         self._patience = patience  # seconds after which no further try begins
         self._sleep = sleep
@@ -68,7 +64,7 @@ class Database:
 
     def does_at_once(self, name: str) -> bool:
         """Whether this database has one block for what others do in several."""
-        return name in getattr(self.dialect, "at_once", ())
+        return name in self.dialect.at_once
 
     def make_place(self) -> None:
         """Make what the first migration needs to be there: a database that is a file."""

@@ -1,5 +1,6 @@
 """What an error of a driver means for the caller. Each database has its own classifier; the classes are the same."""
 
+from collections.abc import Mapping
 from enum import Enum
 
 
@@ -26,3 +27,12 @@ WAITS = {
     Fault.LOST: (0.05, 1.0),
     Fault.AMBIGUOUS: (0.05, 1.0),
 }
+
+
+def by_state(states: Mapping[str, Fault], state: str) -> Fault:
+    """What a SQLSTATE means; the longest prefix that is known decides: the code itself, a driver's family, a class."""
+    for length in (5, 3, 2):
+        fault = states.get(state[:length])
+        if fault is not None:
+            return fault
+    return Fault.FATAL

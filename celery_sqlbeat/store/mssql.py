@@ -106,6 +106,7 @@ class Mssql:
 
     name = "mssql"
     single_statements_commit = True
+    sessions_survive_fork = True
     at_once = AT_ONCE
 
     def __init__(
@@ -145,7 +146,7 @@ class Mssql:
             raise
 
     def is_spent(self, session: MssqlSession) -> bool:
-        """Whether a session must not be lent again: its access token is about to end."""
+        """Its access token is about to end."""
         return self._tokens is not None and session.token is not None and self._tokens.is_retired(session.token)
 
     def _log_in(self, seconds: int, token: Token | None) -> Any:

@@ -10,7 +10,7 @@ a service that asks for ten seconds (40501) gets them from the circuit breaker.
 
 import re
 
-from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.faults import Fault, by_state
 
 FAULTS = {
     # Victims and locks: the transaction was undone, or is undone by our rollback.
@@ -131,8 +131,4 @@ def fault_of(state: str, text: str) -> Fault:
         fault = FAULTS.get(int(number))
         if fault is not None:
             return fault
-    for length in (5, 3, 2):
-        fault = STATES.get(state[:length])
-        if fault is not None:
-            return fault
-    return Fault.FATAL
+    return by_state(STATES, state)

@@ -16,6 +16,7 @@ from psycopg.types.string import TextLoader
 
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.postgresql_chains import AT_ONCE, with_chains
+from celery_sqlbeat.store.postgresql_faults import fault_of, is_beyond_the_calendar
 from celery_sqlbeat.store.session import Row, Rows, instant_positions
 from celery_sqlbeat.store.statements import Block
 from celery_sqlbeat.url import DatabaseUrl
@@ -27,30 +28,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"--.*")
 _SPECIAL = str.maketrans({"\\": "\\\\", '"': '\\"', "\0": "\ufffd"})  # in an array's text; PostgreSQL has no NUL
 
-# SQLSTATEs, https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix decides.
-_FAULTS = {
-    "40001": Fault.DEADLOCK,  # serialization_failure
-    "40P01": Fault.DEADLOCK,  # deadlock_detected
-    "55P03": Fault.TRANSIENT,  # lock_not_available: our lock_timeout
-    "57014": Fault.TRANSIENT,  # query_canceled: our statement_timeout; the statement was undone
-    "25P03": Fault.LOST,  # idle_in_transaction_session_timeout
-    "25006": Fault.LOST,  # read_only_sql_transaction: this server became a standby
-    "53": Fault.THROTTLED,  # insufficient resources: connections, memory, disk
-    "57P": Fault.LOST,  # shut down, crashed, or starting up
-    "08": Fault.LOST,
-    "08007": Fault.AMBIGUOUS,  # transaction_resolution_unknown
-    "40003": Fault.AMBIGUOUS,  # statement_completion_unknown
-    "58030": Fault.LOST,  # io_error
-    "23505": Fault.CONFLICT,
-}
-# A refused connection has no SQLSTATE, only the server's text. In another language than English it is taken for lost.
-_REFUSED = re.compile(
-    r'authentication failed|(role|database|user) ".*" does not exist|no pg_hba\.conf entry|no password supplied'
-    r"|not permitted to log in|permission denied for database"
-)
-_BEYOND = "timestamp too"  # the driver's own text, for an instant beyond Python's calendar; it has no SQLSTATE
 _FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
-_CROWDED = re.compile(r"too many (clients|connections)|connection slots are reserved")
 
 
 class _Patient(psycopg.Connection[Row]):
@@ -117,7 +95,7 @@ class PostgresqlSession:
         try:
             found = cursor.fetchall()
         except psycopg.DataError as error:
-            if str(error).startswith(_BEYOND):
+            if is_beyond_the_calendar(error):
                 # Somebody stored such an instant by hand. One row must not stop the others: the next try reads it. Not
                 # from the start, since the driver's own loader is faster.
                 self._connection.adapters.register_loader("timestamptz", _EdgeLoader)
@@ -140,6 +118,7 @@ class Postgresql:
     name = "postgresql"
     errors = (psycopg.Error,)
     single_statements_commit = True
+    sessions_survive_fork = True
     at_once = AT_ONCE
 
     def __init__(
@@ -173,53 +152,46 @@ class Postgresql:
             connection.patience = self._timeout + 1.0  # by then the server should have cancelled the statement
         try:
             connection.adapters.register_loader("uuid", TextLoader)
-            # One statement for all, so that a new connection costs one round trip. Our statements go by key and in
-            # batches: without statistics (new tables) the planner would read whole tables, lock in their order, and
-            # sort all that is due before it takes the first of it.
+            settings = _settings(milliseconds)
+            # One statement for all, so that a new connection costs one round trip.
             connection.execute(
                 "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
-                [
-                    list(
-                        settings := {
-                            "timezone": "UTC",
-                            "statement_timeout": str(milliseconds),
-                            "lock_timeout": str(max(1, milliseconds // 2)),
-                            "idle_in_transaction_session_timeout": str(4 * milliseconds),
-                            # The batches are arrays, of which a plan made for one of them knows nothing either.
-                            "plan_cache_mode": "force_generic_plan",
-                            "jit": "off",
-                            "enable_seqscan": "off",
-                            "enable_hashjoin": "off",
-                            "enable_mergejoin": "off",
-                            "enable_sort": "off",
-                        }
-                    ),
-                    list(settings.values()),
-                ],
+                [list(settings), list(settings.values())],
             )
         except BaseException:
             connection.close()
             raise
         return PostgresqlSession(connection, with_chains(), self._clock)
 
+    def is_spent(self, session: PostgresqlSession) -> bool:
+        return False
+
     def classify(self, error: BaseException) -> Fault:
-        """By SQLSTATE; an error without one comes from libpq, which lost the connection or got none."""
-        if not isinstance(error, psycopg.Error):
-            return Fault.FATAL
-        if error.sqlstate is None:
-            if str(error).startswith(_BEYOND):
-                return Fault.TRANSIENT
-            if not isinstance(error, psycopg.OperationalError) or _REFUSED.search(str(error)):
-                return Fault.FATAL
-            return Fault.THROTTLED if _CROWDED.search(str(error)) else Fault.LOST
-        for length in (5, 3, 2):
-            fault = _FAULTS.get(error.sqlstate[:length])
-            if fault is not None:
-                return fault
-        return Fault.FATAL
+        return fault_of(error) if isinstance(error, psycopg.Error) else Fault.FATAL
 
     def explain(self, error: BaseException) -> str:
         return self._url.mask(" ".join(str(error).split()))
+
+
+def _settings(milliseconds: int) -> dict[str, str]:
+    """What a new session is told, of statements that may take so long.
+
+    Our statements go by key and in batches: without statistics (new tables) the planner would read whole tables, lock
+    in their order, and sort all that is due before it takes the first of it.
+    """
+    return {
+        "timezone": "UTC",
+        "statement_timeout": str(milliseconds),
+        "lock_timeout": str(max(1, milliseconds // 2)),
+        "idle_in_transaction_session_timeout": str(4 * milliseconds),
+        # The batches are arrays, of which a plan made for one of them knows nothing either.
+        "plan_cache_mode": "force_generic_plan",
+        "jit": "off",
+        "enable_seqscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "enable_sort": "off",
+    }
 
 
 @lru_cache(maxsize=1024)  # the blocks, times the clocks of tests

@@ -54,8 +54,19 @@ class Dialect(Protocol):
     def single_statements_commit(self) -> bool:
         """Whether a single statement needs no transaction around it."""
 
+    @property
+    def sessions_survive_fork(self) -> bool:
+        """Whether a child process may forget its parent's sessions; else they are closed before it is forked."""
+
+    @property
+    def at_once(self) -> frozenset[str]:
+        """Blocks that this database has for what others do in several."""
+
     def connect(self) -> Session:
         """Open a session, or raise the driver's error."""
+
+    def is_spent(self, session: Any) -> bool:
+        """Whether a session of this dialect must not be lent again, although nothing is wrong with it."""
 
     def classify(self, error: BaseException) -> Fault:
         """Say what an error of the driver means."""

@@ -111,6 +111,7 @@ class Sqlite:
     name = "sqlite"
     errors = (sqlite3.Error,)
     single_statements_commit = False
+    at_once: frozenset[str] = frozenset()  # a round trip is a call here
 
     def __init__(
         self,
@@ -171,6 +172,9 @@ class Sqlite:
             if self._url.in_memory or file.exists() or not file.parent.is_dir():  # its disk may come back
                 raise
             raise SchemaError(f"there is no database at {self._url}: run celery -A app sqlbeat init") from error
+
+    def is_spent(self, session: SqliteSession) -> bool:
+        return False
 
     def classify(self, error: BaseException) -> Fault:
         """By the error's name, of which SQLite refines some (SQLITE_BUSY_SNAPSHOT); by its text on Python 3.10."""

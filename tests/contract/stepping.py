@@ -30,7 +30,8 @@ class Side:
         self.errors = dialect.errors
         self.single_statements_commit = True
         self.at_once = dialect.at_once
-        self.classify, self.explain = dialect.classify, dialect.explain
+        self.sessions_survive_fork = dialect.sessions_survive_fork
+        self.is_spent, self.classify, self.explain = dialect.is_spent, dialect.classify, dialect.explain
         self._inner = dialect
         self._watch = watch
         self._go: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -42,8 +42,8 @@ class Cut:
         self._inner = cast(Any, inner)
         self.name, self.errors = inner.name, inner.errors
         self.single_statements_commit = inner.single_statements_commit
-        self.at_once: frozenset[str] = getattr(inner, "at_once", frozenset())
-        self.classify, self.explain = inner.classify, inner.explain
+        self.at_once, self.sessions_survive_fork = inner.at_once, inner.sessions_survive_fork
+        self.is_spent, self.classify, self.explain = inner.is_spent, inner.classify, inner.explain
         self.armed: str | None = None
 
     def connect(self) -> Any:

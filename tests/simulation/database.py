@@ -121,9 +121,13 @@ class _Ready:
     errors = (sqlite3.Error,)
     single_statements_commit = False
     sessions_survive_fork = True
+    at_once: frozenset[str] = frozenset()
 
     def __init__(self, session: SqliteSession) -> None:
         self.connect = lambda: session
+
+    def is_spent(self, session: object) -> bool:
+        return False
 
 
 class Link:
@@ -133,6 +137,7 @@ class Link:
     errors = (sqlite3.Error,)
     single_statements_commit = False
     sessions_survive_fork = True
+    at_once: frozenset[str] = frozenset()
 
     def __init__(self, server: Server, process: Process, timeout: float) -> None:
         self.server = server
@@ -146,6 +151,9 @@ class Link:
     def connect(self) -> "LinkSession":
         self.turn()
         return LinkSession(self)
+
+    def is_spent(self, session: object) -> bool:
+        return False
 
     def classify(self, error: BaseException) -> Fault:
         return self._sqlite.classify(error)

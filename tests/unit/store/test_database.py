@@ -26,6 +26,8 @@ class Script:
     name = "script"
     errors = (DriverError,)
     single_statements_commit = True
+    sessions_survive_fork = True
+    at_once: frozenset[str] = frozenset()
 
     def __init__(self, **failing: list[Fault | None]) -> None:
         self.log: list[str] = []
@@ -56,6 +58,9 @@ class Script:
     def fetch(self, name: str, rows: object = None, /, **_: object) -> list[tuple[str]]:
         self._do(name)
         return [(name,)]
+
+    def is_spent(self, session: object) -> bool:
+        return False
 
     def classify(self, error: BaseException) -> Fault:
         return error.fault if isinstance(error, DriverError) else Fault.FATAL
