@@ -6,39 +6,20 @@ Whoever asks has gathered the facts; nothing here looks at a clock or a database
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_sqlbeat.definition import Definition
+from celery_sqlbeat.handle.facts import Facts
 from celery_sqlbeat.handle.plight import plight
 from celery_sqlbeat.handle.records import Job, Run, plain
-from celery_sqlbeat.handle.status import Process
 from celery_sqlbeat.handle.stories import story
 from celery_sqlbeat.model import FINISHED
 from celery_sqlbeat.schedule import Every, Fire, Timeline
 from celery_sqlbeat.schedule.forecast import Forecast, forecasts
 
 FIRES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a job."""
-
-    job: Job
-    definition: Definition | None
-    """None where the row cannot be read, and then the job's quarantine says why."""
-    runs: Sequence[Run]
-    """Its attempts, latest slot and attempt first."""
-    processes: Sequence[Process]
-    queue: str | None
-    """Where its messages go."""
-    claimed_at: datetime | None
-    published_at: datetime | None
-    started: bool
-    republishes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from celery_sqlbeat.beat.routing import queue_of
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, NoSuchJob
-from celery_sqlbeat.handle.explaining import Explanation, Facts, explain
+from celery_sqlbeat.handle.explaining import Explanation, explain
+from celery_sqlbeat.handle.facts import Facts
 from celery_sqlbeat.handle.records import Run, job_of, run_of
 from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
 from celery_sqlbeat.handle.status import HOUR, processes

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from celery_sqlbeat import lifecycle
+from celery_sqlbeat.handle.facts import Facts
+from celery_sqlbeat.handle.records import Run
 from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE
-
-if TYPE_CHECKING:
-    from celery_sqlbeat.handle.explaining import Facts
-    from celery_sqlbeat.handle.records import Run
 
 _DISABLED = {
     FINISHED: "it is finished: its schedule has no slot left; give it another one with jobs put",

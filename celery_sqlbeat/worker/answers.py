@@ -23,4 +23,10 @@ class Away(NamedTuple):
     reason: str
 
 
-Answer = Begun | Stale | Away
+class Foreign(NamedTuple):
+    """The message is another store's or namespace's: back to the broker with it, after a delay."""
+
+    reason: str
+
+
+Answer = Begun | Stale | Away | Foreign

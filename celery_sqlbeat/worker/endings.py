@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.lifecycle import (
@@ -36,21 +35,15 @@ class End(Enum):
     NOT_BEGUN = "not begun"
 
 
-class Rules(NamedTuple):
-    """What the settings say about failures."""
-
-    backoff: Backoff = Backoff()
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Rules":
-        """The rules of these settings."""
-        return cls(Backoff(settings.retry_base, settings.retry_factor, settings.retry_max))
+def backoff_of(settings: Settings) -> Backoff:
+    """How long these settings want a failed slot to wait."""
+    return Backoff(settings.retry_base, settings.retry_factor, settings.retry_max)
 
 
 def ending(
     end: End,
     run: StartedRun,
-    rules: Rules,
+    backoff: Backoff,
     random: Callable[[], float],
     error: str | None = None,
     traceback: str | None = None,
@@ -70,4 +63,4 @@ def ending(
         return after_lost_lease(run.lost_leases, 0, end.value, counted=False)
     if end is End.NOT_BEGUN:
         return given_back(end.value)
-    return after_failure(run.failures, run.max_retries, rules.backoff, random, error, traceback)
+    return after_failure(run.failures, run.max_retries, backoff, random, error, traceback)

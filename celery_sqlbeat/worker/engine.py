@@ -9,40 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from celery_sqlbeat.worker.alarm import Alarm
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_SLEEP = 60.0  # seconds; nothing depends on it
 _AFTER_ERROR = 1.0  # seconds; an error that nobody expected must not become a busy loop
-
-
-class Alarm:
-    """Lets one thread sleep until a time, or until another wakes it. A bare lock, since `threading` may be patched."""
-
-    def __init__(self, allocate_lock: Callable[[], Any] = _thread.allocate_lock) -> None:
-        self._asleep = allocate_lock()
-        self._asleep.acquire()
-        self._guard = allocate_lock()
-        self._rung = False
-
-    def ring(self) -> None:
-        """Wake the sleeper; who does not sleep yet will not fall asleep."""
-        if self._rung:
-            return  # it has not heard the last one yet, and looks at everything when it does
-        with self._guard:
-            if not self._rung:
-                self._rung = True
-                self._asleep.release()
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep so long at most."""
-        if seconds > 0 and not self._rung:
-            self._asleep.acquire(True, min(seconds, _LONGEST_SLEEP))
-        with self._guard:
-            if self._rung:
-                self._rung = False
-                self._asleep.acquire(False)
 
 
 class Engine:

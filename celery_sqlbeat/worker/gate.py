@@ -13,13 +13,13 @@ from celery.worker import state
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import StartRequest
 from celery_sqlbeat.worker import native
-from celery_sqlbeat.worker.answers import Answer, Away, Begun, Stale
+from celery_sqlbeat.worker.answers import Answer, Away, Begun, Foreign, Stale
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.header import HEADER, STARTED, Header, Malformed, Newer, read
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loops import Loop
-from celery_sqlbeat.worker.office import Foreign, Office
+from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.secrecy import hide_claim, shown
 
 logger = logging.getLogger(__name__)
@@ -92,13 +92,13 @@ class Gate:
         _return_now(asked.req)
         return False
 
-    def ask(self, asked: Asked, answered: Callable[[Answer | Foreign], None], ahead: bool = False) -> None:
+    def ask(self, asked: Asked, answered: Callable[[Answer], None], ahead: bool = False) -> None:
         """Ask for the lease; `answered` is called from any thread, and not if the message is withdrawn before.
 
         `ahead`: it has no slot yet, and will have one in a moment.
         """
 
-        def hear(answer: Answer | Foreign) -> None:
+        def hear(answer: Answer) -> None:
             if asked.is_withdrawn:
                 if isinstance(answer, Begun):
                     self.office.unstart(answer.holding)
@@ -146,7 +146,7 @@ class Gate:
         asked.execution.begin(holding)
         return True
 
-    def refuse(self, asked: Asked, answer: Answer | Foreign) -> None:
+    def refuse(self, asked: Asked, answer: Answer) -> None:
         """The body does not run; the slot is the caller's to give back. Where the consumer is served."""
         with self._lock:
             self._open.discard(asked)
@@ -207,7 +207,7 @@ class Gate:
             return
         how = End.EXPIRED if expired else End.REVOKED
 
-        def answered(answer: Answer | Foreign) -> None:
+        def answered(answer: Answer) -> None:
             if isinstance(answer, Begun) and answer.holding.take():
                 self.office.finish(answer.holding, how)
 

@@ -100,7 +100,7 @@ class Holding:
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call this once when the task must stop, from a thread of the keeper; at once where it must stop already.
 
-        The callback must not block. It sets the stop in motion; `Keeper.gone` says when the task is really gone.
+        The callback must not block. It sets the stop in motion; `Keeper.finish` says when the task is really gone.
         """
         with self._guard:
             if self.stop is None:

@@ -94,10 +94,6 @@ class Keeper:
         """Celery's own retry is due in so many seconds: keep the attempt, with a lease that lasts until after that."""
         self._end(holding, None, max(0.0, seconds), then)
 
-    def gone(self, holding: Holding) -> None:
-        """Say that the task of a stopped holding is really gone: what was abandoned is released for another attempt."""
-        self._end(holding, _abandoned(holding), 0.0, None)
-
     def close(self) -> None:
         """Begin nothing more: waiting messages are answered `Away`, what has not begun is given back.
 

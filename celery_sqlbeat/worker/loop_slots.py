@@ -9,7 +9,6 @@ from celery_sqlbeat.worker.answers import Answer, Begun
 from celery_sqlbeat.worker.foresight import Foresight
 from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.holding import Holding
-from celery_sqlbeat.worker.office import Foreign
 from celery_sqlbeat.worker.slots import SLOT_SECONDS, Process
 
 _SHORT = 6  # slots that come in a moment: tasks of a few milliseconds, or many processes
@@ -24,7 +23,7 @@ class LoopSlots:
         self._gate, self._worker, self._process = gate, worker, process
         self._foresight = Foresight()
         self._foreseen: deque[Asked] = deque()  # without a slot, and not asked yet
-        self._ahead: dict[Asked, Answer | Foreign | None] = {}  # without a slot, and asked; with the answer
+        self._ahead: dict[Asked, Answer | None] = {}  # without a slot, and asked; with the answer
         self._waiting: dict[Asked, float] = {}  # asked, with the slot in hand; the oldest first
         self._is_watching = False
         self._reads_ahead = False
@@ -98,7 +97,7 @@ class LoopSlots:
     def _ask(self, asked: Asked, ahead: bool) -> None:
         self._gate.ask(asked, lambda answer: self._gate.loop.post(lambda: self._on_answer(asked, answer)), ahead)
 
-    def _on_answer(self, asked: Asked, answer: Answer | Foreign) -> None:
+    def _on_answer(self, asked: Asked, answer: Answer) -> None:
         if asked in self._ahead:
             self._ahead[asked] = answer
             if not isinstance(answer, Begun):
@@ -118,7 +117,7 @@ class LoopSlots:
             self._worker.timer.call_after(SLOT_SECONDS, self._gate.unstart_late, (asked, answer.holding))
             self._worker._quick_acquire(self._run, asked, answer.holding)
 
-    def _with_slot(self, asked: Asked, answer: Answer | Foreign) -> None:
+    def _with_slot(self, asked: Asked, answer: Answer) -> None:
         if isinstance(answer, Begun):
             self._run(asked, answer.holding)
         else:

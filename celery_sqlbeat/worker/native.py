@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_sqlbeat.unpatched import original
-from celery_sqlbeat.worker.engine import Alarm
+from celery_sqlbeat.worker.alarm import Alarm
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +17,11 @@ logger = logging.getLogger(__name__)
 def lock() -> Any:
     """A lock that holds between native threads."""
     return original("_thread", "allocate_lock")()
+
+
+def alarm() -> Alarm:
+    """An alarm for a native thread."""
+    return Alarm(original("_thread", "allocate_lock"))
 
 
 def thread_id() -> int:
@@ -36,7 +41,7 @@ class Later:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = lock()
-        self._alarm = Alarm(original("_thread", "allocate_lock"))
+        self._alarm = alarm()
         self._pending: list[tuple[float, Callable[[], None]]] = []
         self._is_running = False
 

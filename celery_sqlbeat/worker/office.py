@@ -17,9 +17,9 @@ from celery_sqlbeat.model import Node, StartRequest
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.unpatched import original
 from celery_sqlbeat.worker import native
-from celery_sqlbeat.worker.answers import Answer, Away
-from celery_sqlbeat.worker.endings import End, Rules, ending
-from celery_sqlbeat.worker.engine import Alarm, Engine
+from celery_sqlbeat.worker.answers import Answer, Away, Foreign
+from celery_sqlbeat.worker.endings import End, backoff_of, ending
+from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.keeper import BEAT, Keeper
@@ -33,18 +33,12 @@ _FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0  # seconds between two tries to open the 
 _LONGEST_ENDING = 10.0  # seconds that the end of a worker waits for its outcomes to be written
 
 
-class Foreign(NamedTuple):
-    """The message is another store's or namespace's: back to the broker with it, after a delay."""
-
-    reason: str
-
-
 class Early(NamedTuple):
     """A message that came before the database had answered for the first time."""
 
     header: Header
     request: StartRequest
-    answered: Callable[[Answer | Foreign], None]
+    answered: Callable[[Answer], None]
     ahead: bool
     give_up_at: float = 0.0
 
@@ -66,10 +60,10 @@ class Office:
         self._describe = describe
         self._is_configured = is_configured
         self._timing = timing or Timing.of(settings)
-        self._rules = Rules.of(settings)
+        self._backoff = backoff_of(settings)
         self._early: deque[Early] = deque()
         self._lock = native.lock()
-        self._alarm = Alarm(original("_thread", "allocate_lock"))
+        self._alarm = native.alarm()
         self._stores: list[Store] = []
         self._engine: Engine | None = None
         self._is_open = False
@@ -88,7 +82,7 @@ class Office:
         self,
         header: Header,
         request: StartRequest,
-        answered: Callable[[Answer | Foreign], None],
+        answered: Callable[[Answer], None],
         ahead: bool = False,
     ) -> None:
         """Ask whether a message may begin; `answered` is called once, from another thread."""
@@ -124,7 +118,7 @@ class Office:
     ) -> None:
         """Write how a task ended."""
         if self.keeper is not None:  # always: it has made the holding
-            decided = ending(end, holding.run, self._rules, random.random, error, traceback)
+            decided = ending(end, holding.run, self._backoff, random.random, error, traceback)
             self.keeper.finish(holding, decided, then)
 
     def unstart(self, holding: Holding) -> None:

@@ -3,24 +3,19 @@
 prefork asks for the lease with the slot in hand, the other pools inside it. A slot does not wait long for a database.
 """
 
-import os
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from billiard.einfo import ExceptionInfo
-from celery.exceptions import TaskRevokedError, WorkerLostError, WorkerShutdown, WorkerTerminate
-from celery.worker import state
+from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.answers import Answer, Begun
-from celery_sqlbeat.worker.endings import End
+from celery_sqlbeat.worker.call import Call
 from celery_sqlbeat.worker.execution import Execution, is_stopping
 from celery_sqlbeat.worker.gate import Asked, Gate
-from celery_sqlbeat.worker.office import Foreign
 from celery_sqlbeat.worker.window import Window
 
 SLOT_SECONDS = 1.0  # how long a slot waits for an answer: it is there for other messages, too
@@ -78,7 +73,7 @@ class ThreadedSlots(_FreeSlots):
         else:
             self._gate.waits_on(asked)
 
-    def _on_answer(self, asked: Asked, answer: Answer | Foreign) -> None:
+    def _on_answer(self, asked: Asked, answer: Answer) -> None:
         if not isinstance(answer, Begun):
             self._gate.refuse(asked, answer)
         elif self._gate.begins(asked, answer.holding):
@@ -139,7 +134,7 @@ class InnerSlots(_FreeSlots):
         except TaskRevokedError:  # or expired; who is told of that says so of its run
             self._gate.forget(asked)
 
-    def _enter(self, asked: Asked, call: "Call") -> None:
+    def _enter(self, asked: Asked, call: Call) -> None:
         if asked.is_withdrawn or is_stopping():  # a green consumer waited for this slot, and hears of it next
             return
         reply = Reply(self._hand_over, partial(self._late, asked, call))
@@ -150,26 +145,23 @@ class InnerSlots(_FreeSlots):
         else:
             self._gate.loop.post(lambda: self._gate.waits_on(asked))
 
-    def _late(self, asked: Asked, call: "Call", answer: Answer | Foreign) -> None:
+    def _late(self, asked: Asked, call: Call, answer: Answer) -> None:
         if not isinstance(answer, Begun):
             self._gate.loop.post(lambda: self._gate.refuse(asked, answer))
             return
         holding = answer.holding
-        late.after(SLOT_SECONDS, lambda: self._gate.loop.post(lambda: self._gate.unstart_late(asked, holding)))
+        _later.after(SLOT_SECONDS, lambda: self._gate.loop.post(lambda: self._gate.unstart_late(asked, holding)))
         again = partial(self._pool.apply_async, partial(self._on_answer, asked, call, answer), **_PLAIN)
         self._gate.loop.post(lambda: self._submit(again))
 
-    def _on_answer(self, asked: Asked, call: "Call", answer: Answer | Foreign) -> None:
+    def _on_answer(self, asked: Asked, call: Call, answer: Answer) -> None:
         if not isinstance(answer, Begun):
             self._gate.loop.post(lambda: self._gate.refuse(asked, answer))
         elif self._gate.begins(asked, answer.holding):
             call.run(asked.execution, self._make_window(asked.execution))
 
 
-late = native.Later()
-# The answers to one batch let many tasks begin in one instant, and an early acknowledgement needs a connection of its
-# own while it lasts. kombu has ten for Redis, and an error for the eleventh.
-_acknowledging = threading.BoundedSemaphore(4)  # green where the slots are
+_later = native.Later()
 
 
 def _nothing(_result: Any) -> None:
@@ -182,92 +174,10 @@ _PLAIN = {"args": (), "callback": _nothing, "timeout": 0}  # 0: none, not even t
 class _Inside:
     """A pool for `execute_using_pool`: what it is handed is not run, but given to who runs it inside a slot."""
 
-    def __init__(self, pool: Any, enter: Callable[["Call"], None]) -> None:
+    def __init__(self, pool: Any, enter: Callable[[Call], None]) -> None:
         self._pool, self._enter = pool, enter
 
     def apply_async(self, target: Callable[..., Any], **options: Any) -> Any:
         """Take a slot."""
         call = Call(self._pool, target, options)
         return self._pool.apply_async(partial(self._enter, call), **_PLAIN)
-
-
-class Call:
-    """What Celery wanted to run in the slot, with its callbacks."""
-
-    def __init__(self, pool: Any, target: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._target = target
-        self._options = options
-        self._pid = getattr(pool, "getpid", os.getpid)
-        self._limit = (options.get("timeout") or getattr(pool, "timeout", None)) if _is_gevent(pool) else None
-
-    def run(self, execution: Execution, window: Window) -> None:
-        """Run the task here, and say how it ended."""
-        execution.window = window
-        req, options = execution.req, self._options
-        if req.revoked():
-            return
-        try:
-            with _acknowledging:
-                options["accept_callback"](self._pid(), time.monotonic())
-        except BaseException:
-            execution.not_begun()
-            raise
-        try:
-            result = window.run(self._body)
-        except (WorkerShutdown, WorkerTerminate):
-            execution.end(End.STOPPED)
-            raise
-        except _TimeOut as timeout:
-            options["timeout_callback"](False, timeout.limit)
-        except MemoryError:
-            execution.end(End.FAILURE)
-            raise
-        except Exception:
-            options["error_callback"](ExceptionInfo())
-        except BaseException as error:
-            if type(error).__name__ == "GreenletExit":
-                _killed(execution)
-            else:
-                options["error_callback"](_lost(error))
-        else:
-            options["callback"](result)
-
-    def _body(self) -> Any:
-        if not self._limit:
-            return self._target(*self._options["args"])
-        from gevent import Timeout
-
-        timer = Timeout(self._limit)
-        try:
-            with timer:
-                return self._target(*self._options["args"])
-        except Timeout as raised:
-            if raised is not timer:
-                raise
-            raise _TimeOut(self._limit) from None
-
-
-class _TimeOut(Exception):
-    """The time limit of this task."""
-
-    def __init__(self, limit: float) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
-
-def _is_gevent(pool: Any) -> bool:
-    return type(pool).__module__.endswith(".gevent")
-
-
-def _killed(execution: Execution) -> None:
-    """A green thread was killed. Its pool would call that a success."""
-    execution.end(End.STOPPED if execution.req._already_cancelled else End.REVOKED)
-    state.task_ready(execution.req)
-    execution.req.acknowledge()
-
-
-def _lost(error: BaseException) -> ExceptionInfo:
-    try:
-        raise WorkerLostError(repr(error)) from error
-    except WorkerLostError:
-        return ExceptionInfo()

@@ -14,7 +14,7 @@ from celery_sqlbeat.model import Node, StartedRun, StartRequest
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
 from celery_sqlbeat.worker.answers import Answer, Away, Begun
-from celery_sqlbeat.worker.endings import End, Rules, ending
+from celery_sqlbeat.worker.endings import End, backoff_of, ending
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
 from celery_sqlbeat.worker.standing import Standing
@@ -68,7 +68,7 @@ class Worker(Host):
         """What was asked ahead, and waits for a slot of the pool."""
         self._taken = 0
         self._tasks_by_tag: dict[int, Task] = {}
-        self._rules = Rules.of(world.settings)
+        self._backoff = backoff_of(world.settings)
         self._drains = False
         self.heartbeat_at = -1.0
         store = Store(self.database(), world.namespace)
@@ -223,7 +223,7 @@ class Worker(Host):
 
     def _is_gone(self, task: Task) -> None:
         if self._end(task, "stopped"):
-            self.keeper.gone(task.holding)
+            self.keeper.finish(task.holding, ending(End.REVOKED, task.holding.run, self._backoff, self.rng.random))
             self.world.broker.acknowledge(task.message.number)
 
     def _end(self, task: Task, how: str) -> bool:
@@ -248,7 +248,7 @@ class Worker(Host):
 
     def _finish(self, task: Task, end: End, how: str) -> None:
         if self._end(task, how):
-            result = ending(end, task.holding.run, self._rules, self.rng.random, how)
+            result = ending(end, task.holding.run, self._backoff, self.rng.random, how)
             self.keeper.finish(task.holding, result, lambda _: self.world.broker.acknowledge(task.message.number))
 
     def _retry(self, task: Task) -> None:

@@ -5,9 +5,9 @@ from datetime import datetime, timezone
 import pytest
 
 from celery_sqlbeat.config import Settings
-from celery_sqlbeat.lifecycle import RUNNING, TRANSITIONS, Ending, by_way_of
+from celery_sqlbeat.lifecycle import RUNNING, TRANSITIONS, Backoff, Ending, by_way_of
 from celery_sqlbeat.model import StartedRun
-from celery_sqlbeat.worker.endings import End, Rules, ending
+from celery_sqlbeat.worker.endings import End, backoff_of, ending
 
 RUN = StartedRun(
     "run",
@@ -28,7 +28,7 @@ RUN = StartedRun(
 
 
 def ended(end: End, run: StartedRun = RUN) -> Ending:
-    return ending(end, run, Rules(), lambda: 0.5, "Boom()", "Traceback ...")
+    return ending(end, run, Backoff(), lambda: 0.5, "Boom()", "Traceback ...")
 
 
 @pytest.mark.parametrize("end", End)
@@ -75,6 +75,6 @@ def test_what_never_began_is_the_same_attempt_again() -> None:
 
 
 def test_the_backoff_is_that_of_the_settings() -> None:
-    rules = Rules.of(Settings(retry_base=10.0, retry_factor=3.0, retry_max=25.0))
-    waits = [ending(End.FAILURE, RUN._replace(failures=n), rules, lambda: 1.0).retry_seconds for n in range(3)]
+    backoff = backoff_of(Settings(retry_base=10.0, retry_factor=3.0, retry_max=25.0))
+    waits = [ending(End.FAILURE, RUN._replace(failures=n), backoff, lambda: 1.0).retry_seconds for n in range(3)]
     assert waits == [10.0, 25.0, 25.0]

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.worker.engine import Alarm, Engine
+from celery_sqlbeat.worker.alarm import Alarm
+from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
 
 PATIENCE = 30.0  # seconds

@@ -79,7 +79,7 @@ def test_a_lease_that_the_database_calls_lost_stops_its_task_at_once_and_writes_
     assert rig.stopped == [claim.run_id]
     assert rig.is_lost(holding) and holding.reason == "the lease is lost"
     assert not other.lost
-    rig.keeper.gone(holding)
+    rig.finish(holding)
     rig.run_for(31)
     assert "finish" not in rig.line.sent and rig.keeper.held == 1
 
@@ -164,7 +164,7 @@ def test_an_abandoned_run_is_never_extended_again_and_released_when_its_task_is_
     rig.run_for(30)
     assert rig.world.instant(claim.job_name, "leaseendsat") == ends_at
     assert rig.holder(claim) == "worker-1", "released only when the task is really gone"
-    rig.keeper.gone(holding)
+    rig.finish(holding)
     rig.settle()
     (row,) = rig.world.runs(claim.job_name)
     assert (row["state"], row["lostleases"], row["failures"]) == ("retry", 0, 0)
@@ -182,7 +182,7 @@ def test_an_abandoned_run_that_somebody_took_is_not_released() -> None:
     rig.world.sweep()
     rig.line.is_away = False
     successor = rig.world.running()
-    rig.keeper.gone(holding)
+    rig.finish(holding)
     rig.settle()
     assert rig.world.states(claim.job_name) == ["retry", "running"]
     assert rig.holder(claim) == "worker-1" and successor.attempt == 2

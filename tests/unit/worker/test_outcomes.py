@@ -198,7 +198,7 @@ def test_the_first_try_does_not_end_the_run_that_the_retry_has_taken_over() -> N
     first = rig.begin(claim)
     second = rig.begin_again(claim, 1)
     rig.finish(first, after_failure(0, 0, Backoff(), lambda: 0.0, "killed after it had sent its retry"))
-    rig.keeper.gone(first)
+    rig.keeper.finish(first, after_success())
     rig.settle()
     assert rig.state(claim) == "running" and rig.written[claim.run_id] == [False]
     rig.run_for(100)
@@ -249,14 +249,6 @@ def test_a_retry_of_a_lost_run_is_told_so() -> None:
     rig.keeper.retrying(holding, 300, heard.append)
     rig.settle()
     assert heard == [False] and rig.keeper.held == 0
-
-
-def test_a_task_that_is_gone_without_a_word_is_released_for_another_attempt() -> None:
-    rig = Rig()
-    claim = rig.claim()
-    rig.keeper.gone(rig.begin(claim))
-    rig.settle()
-    assert rig.state(claim) == "retry" and rig.holder(claim) is None
 
 
 def test_closing_waits_until_the_outcomes_are_written() -> None:

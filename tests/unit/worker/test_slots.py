@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from celery_sqlbeat.worker.call import Call
 from celery_sqlbeat.worker.execution import Execution
-from celery_sqlbeat.worker.slots import Call
 from celery_sqlbeat.worker.window import Window
 
 
