@@ -22,6 +22,7 @@ from celery_sqlbeat.worker.loops import Loop, PipedLoop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
+from celery_sqlbeat.worker.refusals import ask_before_refusing
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Extension:
         """The consumer consumes, for the first time or again."""
         if self._parts is None:
             self._parts = self._assemble(consumer)
+            ask_before_refusing(consumer, self._parts.gate, self._parts.loop)
         self._parts.gate.connected(consumer)
         self.office.open()
 

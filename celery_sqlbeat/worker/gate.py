@@ -20,6 +20,7 @@ from celery_sqlbeat.worker.header import HEADER, STARTED, Header, Malformed, New
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.office import Office
+from celery_sqlbeat.worker.reports import NO_REPORT, Report
 from celery_sqlbeat.worker.secrecy import hide_claim, shown
 
 logger = logging.getLogger(__name__)
@@ -205,14 +206,24 @@ class Gate:
         found = read(raw, {"id": context.id, "retries": context.retries})
         if not isinstance(found, Header) or STARTED in raw:
             return
-        how = End.EXPIRED if expired else End.REVOKED
+        self.end_unbegun(found, End.EXPIRED if expired else End.REVOKED)
+
+    def end_unbegun(
+        self,
+        header: Header,
+        how: End,
+        told: Report = NO_REPORT,
+        heard: Callable[[Answer], None] = lambda _answer: None,
+    ) -> None:
+        """End the run of a message that comes to no slot; `heard` is called from another thread with what it was."""
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, Begun) and answer.holding.take():
-                self.office.finish(answer.holding, how)
+                self.office.finish(answer.holding, how, told.error, told.traceback)
+            heard(answer)
 
-        request = StartRequest(found.run, found.claim, found.fence, _start_id(), found.celery_retries)
-        self.office.ask(found, request, answered)
+        request = StartRequest(header.run, header.claim, header.fence, _start_id(), header.celery_retries)
+        self.office.ask(header, request, answered)
 
     def _drop(self, req: Any, reason: str) -> None:
         req.acknowledge()

@@ -70,6 +70,14 @@ CASES = {
     "Ignore": Case("It raises `Ignore`", "ignore", result=None),
     "Reject": Case("It raises `Reject`", "reject", late=True, result=""),
     "Reject and requeue": Case("It raises `Reject` with `requeue=True`", "reject", (True,), late=True, result=None),
+    "unknown": Case("Its worker does not know its task, or cannot read its message", "nobody_has_this", bodies=0),
+    "unreadable": Case(
+        "Its worker does not know its task, or cannot read its message",
+        "note",
+        fields={"options": {"serializer": "yaml"}},
+        bodies=0,
+        result=None,
+    ),
     "replaced": Case("It calls `self.replace()`", "replace", result="SUCCESS"),
     "revoked before": Case("Its message is revoked before it begins", "note", bodies=0, result="REVOKED"),
     "revoked": Case(

@@ -97,8 +97,9 @@ def test_a_message_of_another_store_or_namespace_goes_back(make_workers: MakeWor
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         other, elsewhere = str(uuid.uuid4()), "elsewhere"
         far, near, good = shop.order("work.note"), shop.order("work.note"), shop.order("work.note")
+        alien = shop.order("work.nobody_has_this")  # Celery would drop what it does not know
         claims = shop.claim()
-        shop.publish(claims[far], store_id=other)
+        shop.publish(claims[far], claims[alien], store_id=other)
         shop.publish(claims[near], namespace=elsewhere)
         worker = shop.work(lane.pool).ready()
         worker.says(other)
@@ -109,9 +110,9 @@ def test_a_message_of_another_store_or_namespace_goes_back(make_workers: MakeWor
         worker.stop()
         assert not shop.starts(far) and not shop.starts(near)
         left = {message.headers["id"] for message in shop.place.take()}
-        assert left == {claims[far].run_id, claims[near].run_id}, shop.logs()
+        assert left == {claims[each].run_id for each in (far, near, alien)}, shop.logs()
         assert worker.log.count("ERROR") < 20, "it comes back with a delay"
-        assert shop.states(far) == shop.states(near) == ["claimed"]
+        assert shop.states(far) == shop.states(near) == shop.states(alien) == ["claimed"]
 
     together({lane: make_workers(lane) for lane in lanes_here}, scenario)
 
