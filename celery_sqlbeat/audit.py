@@ -48,8 +48,10 @@ def audit(
         by_job[run.job_name].append(run)
     duplicates = [f"run {run_id} began {count} times" for run_id, count in Counter(begun).items() if count > 1]
     lost: list[str] = []
+    slots: list[list[RunRecord]] = []
     for name, history in by_job.items():
         attempts = _attempts(history)
+        slots += attempts.values()
         duplicates += _ran_twice(name, attempts)
         duplicates += _overlaps(name, history)
         lost += _left_open(name, attempts, jobs.get(name))
@@ -57,9 +59,9 @@ def audit(
             holes, strays = _against_the_grid(name, history, grids[name], jobs.get(name))
             lost += holes
             duplicates += strays
-    slots = sum(run.slot_count for run in _first_rows(by_job.values()))
-    taken_over = sum(any(run.lost_leases for run in slot) for h in by_job.values() for slot in _attempts(h).values())
-    return Audit(slots, len(duplicates), len(lost), taken_over, duplicates + lost)
+    count = sum(slot[0].slot_count for slot in slots)
+    taken_over = sum(any(run.lost_leases for run in slot) for slot in slots)
+    return Audit(count, len(duplicates), len(lost), taken_over, duplicates + lost)
 
 
 SlotKey = tuple[str, datetime]
@@ -71,12 +73,6 @@ def _attempts(history: Iterable[RunRecord]) -> dict[SlotKey, list[RunRecord]]:
     for run in sorted(history, key=lambda run: run.attempt):
         slots[run.kind, run.scheduled_for].append(run)
     return slots
-
-
-def _first_rows(histories: Iterable[list[RunRecord]]) -> Iterator[RunRecord]:
-    for history in histories:
-        for attempts in _attempts(history).values():
-            yield attempts[0]
 
 
 def _ran_twice(name: str, slots: Mapping[SlotKey, list[RunRecord]]) -> Iterator[str]:

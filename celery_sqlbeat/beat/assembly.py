@@ -11,7 +11,7 @@ import celery_sqlbeat
 from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.code_calls import CodeCalls
-from celery_sqlbeat.beat.entries import read_entries
+from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
 from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.publishing import Publisher
@@ -51,29 +51,12 @@ def assemble(
     machine: Machine = THIS_MACHINE,
 ) -> Parts:
     """Everything that a beat needs, once the tables are there and say what the code says."""
-    if settings.creates_tables:
-        store.migrate(logger.info)
-    else:
-        store.check_schema()
-    store_id, _ = store.nodes().identity()
-    publisher.identify(store_id, settings.namespace)
-    code = read_entries(app, schedule, settings.release, settings.policies)
-    for problem in code.problems:
-        logger.error("entry %s of the beat_schedule is left out: %s", problem.name, problem.reason)
-    standing = Standing(
-        store.nodes(),
-        celery_sqlbeat.__version__,
-        code.release,
-        settings.worker_memory,
-        settings.worker_alive,
-        code.owner,
-        fingerprint(app.connection_for_write()),
-        machine,
-    )
+    _find_tables(settings, store, publisher)
+    code = _read_code(app, settings, schedule)
+    standing = _standing(app, settings, store, code, machine)
     server_now = standing.join(settings.beat_alive)
     rules = rules_of(app, settings)
-    first = first_runs(code, server_now, stock)
-    imported = CodePlanner(code, rules, first, stock, machine.ids)
+    imported = CodePlanner(code, rules, first_runs(code, server_now, stock), stock, machine.ids)
     differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
     importing = Importing(store.for_code(), code, imported, settings.beat_alive, differs)
     importing.bring()
@@ -122,6 +105,35 @@ def assemble(
         machine.clock,
     )
     return Parts(tick, standing, firing)
+
+
+def _find_tables(settings: Settings, store: Store, publisher: Publisher) -> None:
+    if settings.creates_tables:
+        store.migrate(logger.info)
+    else:
+        store.check_schema()
+    store_id, _ = store.nodes().identity()
+    publisher.identify(store_id, settings.namespace)
+
+
+def _read_code(app: Any, settings: Settings, schedule: Mapping[Any, Any]) -> CodeSchedule:
+    code = read_entries(app, schedule, settings.release, settings.policies)
+    for problem in code.problems:
+        logger.error("entry %s of the beat_schedule is left out: %s", problem.name, problem.reason)
+    return code
+
+
+def _standing(app: Any, settings: Settings, store: Store, code: CodeSchedule, machine: Machine) -> Standing:
+    return Standing(
+        store.nodes(),
+        celery_sqlbeat.__version__,
+        code.release,
+        settings.worker_memory,
+        settings.worker_alive,
+        code.owner,
+        fingerprint(app.connection_for_write()),
+        machine,
+    )
 
 
 def _differs(policy: Policy) -> bool:

@@ -4,6 +4,7 @@ A likeness where Celery's functions are untouched and nobody listens; Celery's `
 `apply_async` where a task or a tool has its own; the scheduler's `apply_entry` where a tool sits there.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -70,7 +71,7 @@ class Sender:
         """Prepare for a batch: what holds for all of its messages is found out once."""
         app, conf = self._app, self._app.conf
         self._sitting = Sitting(app)
-        self._logs = celery.beat.logger.isEnabledFor(20)
+        self._logs = celery.beat.logger.isEnabledFor(logging.INFO)
         self._is_hooked = self._entry_of is not None and not is_stock_scheduler(self._apply_entry)
         self._is_stock = is_stock_app(app, outlet.producer)
         heard = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)

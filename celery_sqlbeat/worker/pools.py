@@ -6,13 +6,11 @@ from typing import Any
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.gate import Gate
 from celery_sqlbeat.worker.loop_slots import LoopSlots
-from celery_sqlbeat.worker.loops import Loop, PipedLoop, PlainLoop
+from celery_sqlbeat.worker.loops import Action, Loop, PipedLoop, PlainLoop
 from celery_sqlbeat.worker.relay import relay_logs
 from celery_sqlbeat.worker.slots import InnerSlots, Process, Slots, ThreadedSlots
 from celery_sqlbeat.worker.stopping import ProcessStop, green_window, solo_window, thread_window
 from celery_sqlbeat.worker.window import Window, watch_bodies
-
-Action = Callable[[], None]
 
 
 class Pool:
