@@ -12,12 +12,12 @@ from celery_sqlbeat.cli.output import (
     print_facts,
     print_json,
     print_table,
-    span,
     utc_option,
     when_briefly,
     when_twice,
     zone_label,
 )
+from celery_sqlbeat.durations import span
 
 if TYPE_CHECKING:
     from celery_sqlbeat.handle import Run

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_sqlbeat.cli.command import Command, handle_of
-from celery_sqlbeat.cli.output import json_option, print_facts, print_json, print_table, span, when_twice
+from celery_sqlbeat.cli.output import json_option, print_facts, print_json, print_table, when_twice
+from celery_sqlbeat.durations import span
 
 if TYPE_CHECKING:
     from celery_sqlbeat.handle.status import Status

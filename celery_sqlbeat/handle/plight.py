@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from celery_sqlbeat import lifecycle
+from celery_sqlbeat.durations import span
 from celery_sqlbeat.handle.facts import Facts
 from celery_sqlbeat.handle.records import Run
 from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE
@@ -55,11 +56,11 @@ def _held(facts: Facts) -> Iterator[str]:
 def _waits_for_retry(facts: Facts) -> Iterator[str]:
     job, last = facts.job, _last_ended(facts)
     left = _seconds_left(job.retry_at, job.read_at)
-    when = "now" if left is None or left <= 0 else f"in {left:.0f} s"
+    when = "now" if left is None or left <= 0 else f"in {span(left)}"
     yield f"its last attempt did not succeed; it is tried again {when}"
     if last is not None and facts.definition is not None:
-        counted = f"{last.failures} failures, {facts.definition.max_retries} retries are allowed"
-        lost = f", {last.lost_leases} lost leases" if last.lost_leases else ""
+        counted = f"{_count(last.failures, 'failure')}, at most {_count(facts.definition.max_retries, 'retry')}"
+        lost = f", {_count(last.lost_leases, 'lost lease')}" if last.lost_leases else ""
         yield f"so far {counted}{lost}: {last.error or last.reason or 'no error was recorded'}"
     if left is not None and left <= 0:
         yield from _beats(facts)
@@ -72,9 +73,9 @@ def _waits(facts: Facts) -> Iterator[str]:
         yield "it is new: a beat works out its first slot"
         yield from _beats(facts)
     elif left > 0:
-        yield f"it is not due yet: its next slot comes in {left:.0f} s"
+        yield f"it is not due yet: its next slot comes in {span(left)}"
     else:
-        yield f"it has been due for {-left:.0f} s"
+        yield f"it has been due for {span(-left)}"
         yield from _beats(facts)
 
 
@@ -99,7 +100,8 @@ def _beats(facts: Facts) -> Iterator[str]:
     elif facts.job.schedule == CODE_SCHEDULE:
         yield f"only a beat whose code defines it may claim it, one of {facts.job.code_owner}"
     else:
-        yield f"one of {len(alive)} living beats claims it at its next look"
+        who = f"one of {len(alive)} living beats" if len(alive) > 1 else "the living beat"
+        yield f"{who} claims it at its next look"
 
 
 def _workers(facts: Facts) -> Iterator[str]:
@@ -128,13 +130,18 @@ def _lease(left: float | None) -> str:
     if left is None:
         return "its lease has no end that can be read"
     return (
-        f"{left:.0f} s of the lease are left"
+        f"{span(left)} of the lease are left"
         if left > 0
-        else f"the lease ended {-left:.0f} s ago: a beat takes it over"
+        else f"the lease ended {span(-left)} ago: a beat takes it over"
     )
 
 
 def _queued(left: float | None) -> str:
     if left is None or left > 0:
-        return f"unless one starts it, a beat looks after it in {left or 0:.0f} s"
-    return f"it should have been started {-left:.0f} s ago: a beat looks after it"
+        return f"unless one starts it, a beat looks after it in {span(left or 0.0)}"
+    return f"it should have been started {span(-left)} ago: a beat looks after it"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from celery_sqlbeat import lifecycle
+from celery_sqlbeat.durations import span
 from celery_sqlbeat.handle.records import Run
 
 _SKIPPED = {
@@ -54,10 +55,10 @@ def _of_the_last(run: Run) -> str:
 
 
 def _ran(run: Run) -> str:
-    took = "" if run.seconds is None else f" for {run.seconds:.1f} s"
+    took = "" if run.seconds is None else f" for {span(run.seconds)}"
     return f"ran{took} on {run.started_by or 'a worker that nobody recorded'}{_late(run, run.started_at)}"
 
 
 def _late(run: Run, at: datetime | None) -> str:
     late = 0.0 if at is None else (at - run.scheduled_for).total_seconds()
-    return f", {late:.1f} s late" if late >= 1.0 else ""
+    return f", {span(late)} late" if late >= 1.0 else ""
