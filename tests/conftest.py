@@ -1,4 +1,4 @@
-"""What all tests share: the check of SQLBEAT_REQUIRE, and databases of their own that leave nothing behind."""
+"""What all tests share: the check of SQLBEAT_REQUIRE, that of what they leave behind, and databases of their own."""
 
 import contextlib
 import hashlib
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests.servers import required, server
+from tests.surroundings import hear_stop_signals, surroundings
 
 STALE_SECONDS = 86400  # no run lasts longer; by then the process id in a name may be somebody else's
 _NAME = re.compile(r"sqlbeat_test_(?P<pid>\d+)_(?P<made>[0-9a-f]+)_(?P<host>[0-9a-f]{4})?[0-9a-f]+")
@@ -25,6 +26,16 @@ def pytest_configure() -> None:
     required(os.environ)
     settings.register_profile("sqlbeat", deadline=None)  # a busy machine is no failure
     settings.load_profile("sqlbeat")
+    hear_stop_signals()
+
+
+@pytest.fixture(autouse=True)
+def unchanged_surroundings() -> Iterator[None]:
+    """Fail the test that leaves something behind, and not one of those that come later."""
+    before = surroundings()
+    yield
+    after = surroundings()
+    assert {what: found for what, found in after.items() if found != before[what]} == {}
 
 
 @pytest.fixture(scope="session")

@@ -21,9 +21,11 @@ def signals_wait() -> Iterator[None]:
     try:
         yield
     finally:
-        _exchange(before)
-        if masked is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        try:
+            _exchange(before)  # one that another thread takes at this moment may raise out of here
+        finally:
+            if masked is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         for number in came:
             signal.raise_signal(number)
 

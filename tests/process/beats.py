@@ -76,8 +76,25 @@ class Beat:
         """End it in order; returns how long that took."""
         began = time.monotonic()
         self.process.terminate()
-        assert self.process.wait(seconds) == 0, self.log
+        assert self.wait(seconds) == 0, self.log
         return time.monotonic() - began
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end; returns the exit code. One that does not end is made to say where it stands."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            signals = self._signals()
+            self.process.send_signal(signal.SIGABRT)  # Python then writes down where each of its threads is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE)
+            raise AssertionError(f"it does not end within {seconds:g} s:\n{signals}\n{self.log}") from None
+
+    def _signals(self) -> str:
+        """What Linux knows of its state, and of the signals that it blocks and ignores."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        return "\n".join(line for line in lines if line.startswith(("State", "Sig", "ShdPnd")))
 
 
 class Shop:
@@ -146,7 +163,12 @@ class Shop:
             return subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", command, "-l", "info", *options],
                 cwd=self.folder,
-                env={**inherited, "PYTHONPATH": f"{_ROOT}{os.pathsep}{self.folder}", **environ},
+                env={
+                    **inherited,
+                    "PYTHONPATH": f"{_ROOT}{os.pathsep}{self.folder}",
+                    "PYTHONFAULTHANDLER": "1",
+                    **environ,
+                },
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -116,12 +115,7 @@ class Worker(Beat):
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end; returns the exit code."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.signal_main(signal.SIGUSR1)  # Celery then logs where each of its threads is
-            time.sleep(1)
-            raise AssertionError(f"it does not end:\n{self.log}") from None
+        return super().wait(seconds)
 
 
 class WorkerShop(Shop):

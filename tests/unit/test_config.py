@@ -44,7 +44,7 @@ def test_the_defaults_are_those_of_the_contract_and_pass_their_own_checks() -> N
 
 
 def test_settings_come_from_the_app_and_the_environment_wins() -> None:
-    app = Celery("shop", broker="memory://")
+    app = Celery("shop", set_as_current=False, broker="memory://")
     app.conf.update(sqlbeat_namespace="app", sqlbeat_lock_timeout=timedelta(minutes=5), sqlbeat_batch_size=10)
     settings = read_settings(app.conf, {"SQLBEAT_NAMESPACE": "env", "SQLBEAT_BATCH_SIZE": " 20 "})
     assert (settings.namespace, settings.lock_timeout, settings.batch_size) == ("env", 300.0, 20)
@@ -85,7 +85,7 @@ def test_every_setting_can_be_given_by_the_environment() -> None:
 def test_a_django_style_prefix_is_understood() -> None:
     module = types.ModuleType("django_like_settings")
     module.__dict__.update(CELERY_BROKER_URL="memory://", CELERY_SQLBEAT_BATCH_SIZE=7)
-    app = Celery("shop")
+    app = Celery("shop", set_as_current=False)
     app.config_from_object(module, namespace="CELERY")
     assert read_settings(app.conf, {}).batch_size == 7
 
@@ -162,7 +162,7 @@ def test_a_setting_in_a_case_that_celery_does_not_read_is_refused() -> None:
         read_settings({"SQLBEAT_BATCH_SIZE": 5}, {})
     module = types.ModuleType("django_like_settings")
     module.__dict__.update(CELERY_BROKER_URL="memory://", CELERY_sqlbeat_batch_size=7)
-    app = Celery("shop")
+    app = Celery("shop", set_as_current=False)
     app.config_from_object(module, namespace="CELERY")
     with pytest.raises(SettingError, match="CELERY_SQLBEAT_BATCH_SIZE"):
         read_settings(app.conf, {})

@@ -1,6 +1,7 @@
 """A stop signal waits for the end of a tick, whichever thread the system gives it to."""
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.beat import signals
 from celery_sqlbeat.beat.signals import signals_wait
 
 
@@ -66,3 +68,20 @@ def test_handlers_and_mask_are_as_before(stopped: list[int]) -> None:
         raise ValueError
     assert signal.getsignal(signal.SIGTERM) is handler
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+
+
+def test_a_handler_that_raises_while_it_is_put_back_leaves_nothing_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may take a signal at that moment."""
+    mask, exchange, calls = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signals._exchange, itertools.count()
+
+    def raising(handlers: dict[Any, Any]) -> dict[Any, Any]:
+        before = exchange(handlers)
+        if next(calls):
+            raise SystemExit
+        return before
+
+    monkeypatch.setattr(signals, "_exchange", raising)
+    with pytest.raises(SystemExit), signals_wait():
+        pass
+    left = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert left == mask

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from celery.beat import Scheduler as StockScheduler
 
 from celery_sqlbeat.demo.project import APP, project_root, surroundings
 
@@ -16,11 +15,18 @@ SHOW = (
     "conf = example_project.app.conf\n"
     "print(read_settings(conf, os.environ).database_url, conf.broker_url.partition(':')[0], len(conf.beat_schedule))"
 )
+IN_STOCK_BEAT = (
+    "import example_project\n"
+    "from celery.beat import Scheduler\n"
+    "stock = Scheduler(example_project.app, schedule={}, lazy=True)\n"
+    "stock.merge_inplace(example_project.app.conf.beat_schedule)\n"
+    "print(*stock.schedule)"
+)
 
 
-def shown(**environ: str) -> "subprocess.CompletedProcess[str]":
+def shown(code: str = SHOW, **environ: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", SHOW],
+        [sys.executable, "-c", code],
         cwd=ROOT,
         env={**surroundings({"PATH": "/usr/bin:/bin"}), **environ},
         capture_output=True,
@@ -51,11 +57,9 @@ def test_another_value_is_refused_with_what_is_allowed() -> None:
 
 
 def test_the_schedule_is_one_of_stock_beat() -> None:
-    import example_project
-
-    stock = StockScheduler(example_project.app, schedule={}, lazy=True)
-    stock.merge_inplace(example_project.app.conf.beat_schedule)
-    assert set(stock.schedule) == {"ping-shops", "count-orders", "build-report", "fetch-rates", "close-books"}
+    done = shown(IN_STOCK_BEAT)
+    entries = {"ping-shops", "count-orders", "build-report", "fetch-rates", "close-books"}
+    assert set(done.stdout.split()) == entries, done.stderr
 
 
 def test_the_demonstration_inherits_no_setting_of_another_app() -> None:
