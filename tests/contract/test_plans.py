@@ -72,6 +72,10 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
+# Where SQLite goes by more of them: its instants are text, and a month 13 is found among what is due.
+ON_SQLITE = {"read_attention": {"jobs_attention", "jobs_due", "jobs_pkey"}}
+
+
 @pytest.fixture(scope="module")
 def filled(postgresql_database: Callable[[], str]) -> Iterator[pg.PostgresqlSession]:
     """A filled PostgreSQL database that nobody analyses behind our back."""
@@ -225,6 +229,7 @@ def connection(file: sqlite3.Connection, request: pytest.FixtureRequest) -> sqli
 def test_sqlite_goes_by_the_index(connection: sqlite3.Connection, block: str) -> None:
     """The rows of a batch and small partial indexes are scanned, no table; what is due comes in order."""
     scalars, indexes = STATEMENTS[block]
+    indexes = ON_SQLITE.get(block, indexes)
     found = load("sqlite")[block]
     asked = {block: replace(found, text="EXPLAIN QUERY PLAN " + found.text)}
     session = lite.SqliteSession(connection, lite.host_clock, asked)

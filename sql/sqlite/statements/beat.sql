@@ -298,22 +298,37 @@ FROM (
 ) AS leased;
 
 -- name: read_attention
--- Zero rows: every row is in order.
+-- Zero rows: every row is in order. A month from 13 to 19 has the form of an instant, which is all that the index of
+-- these rows knows: it is found by its place among what is due, beyond all instants of its year.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
     :now AS Now
 FROM Jobs
 WHERE
-    Namespace = :namespace AND LockedBy IS NULL AND Id > :after_id
-    AND (
-        Quarantine IS NOT NULL
-        OR DeleteRequested = 1
-        OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL)
-        OR NextRunTime NOT GLOB
-        '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
-        OR RetryAt NOT GLOB
-        '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
+    Id > :after_id
+    AND Id IN (
+        SELECT a.Id
+        FROM Jobs AS a
+        WHERE
+            a.Namespace = :namespace AND a.LockedBy IS NULL
+            AND (
+                a.Quarantine IS NOT NULL
+                OR a.DeleteRequested = 1
+                OR (a.Enabled = 1 AND a.NextRunTime IS NULL AND a.RetryAt IS NULL)
+                OR a.NextRunTime NOT GLOB
+                '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
+                OR a.RetryAt NOT GLOB
+                '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
+            )
+        UNION
+        SELECT d.Id
+        FROM json_each('[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]')
+        CROSS JOIN Jobs AS d
+        WHERE
+            d.Namespace = :namespace AND d.LockedBy IS NULL AND d.Enabled = 1 AND d.Quarantine IS NULL
+            AND coalesce(d.RetryAt, d.NextRunTime) >= (substr(:now, 1, 4) + value) || '-13'
+            AND coalesce(d.RetryAt, d.NextRunTime) < (substr(:now, 1, 4) + value) || '-2'
     )
 ORDER BY Id
 LIMIT :batch_size;
