@@ -6,6 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from kombu import Exchange
+from kombu.common import Broadcast
 
 from celery_sqlbeat.lifecycle import given_back
 from celery_sqlbeat.model import Claim
@@ -58,6 +60,33 @@ def test_nothing_begins_without_its_lease(make_workers: MakeWorkers, lane: Lane)
     shop.wait_for_outcome(again)
     assert_outcome(shop, again, RETURNS)
     worker.stop()
+
+
+_BROADCAST = """
+from kombu import Exchange
+from kombu.common import Broadcast
+news = Broadcast("{name}", exchange=Exchange("{name}", type="fanout", auto_delete=True))
+app.conf.task_queues = [*app.conf.task_queues, news]
+"""
+
+
+def test_of_the_copies_of_a_broadcast_one_begins(make_workers: MakeWorkers) -> None:
+    """docs/adoption.md says so."""
+    lane = Lane("threads", "rabbitmq", "postgresql", "late")
+    shop = make_workers(lane)
+    news = f"{shop.place.prefix}.news"
+    shop.write_app(lane, extra=_BROADCAST.format(name=news))
+    shop.place.queues["news"] = Broadcast(news, exchange=Exchange(news, type="fanout", auto_delete=True))
+    queues = ("--queues", f"{shop.place.queue('default')},{news}")
+    with shop.events() as events:
+        for worker in [shop.work(lane.pool, *queues) for _ in range(2)]:
+            worker.ready()
+        name = shop.order("work.note", options={"queue": news})
+        run_id = shop.dispatch()[name].run_id
+        shop.wait_for_outcome(name)
+        wait_for(lambda: are_rejected(events, run_id), PATIENCE, shop.logs)
+    assert len(shop.starts(name)) == 1
+    assert_outcome(shop, name, RETURNS)
 
 
 @pytest.mark.parametrize("lane", lanes(), ids=lane_name)
