@@ -3,11 +3,11 @@
 import time
 import uuid
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from kombu import Exchange
 from kombu.common import Broadcast
+from kombu.entity import Exchange
 
 from celery_sqlbeat.lifecycle import given_back
 from celery_sqlbeat.model import Claim
@@ -76,7 +76,8 @@ def test_of_the_copies_of_a_broadcast_one_begins(make_workers: MakeWorkers) -> N
     shop = make_workers(lane)
     news = f"{shop.place.prefix}.news"
     shop.write_app(lane, extra=_BROADCAST.format(name=news))
-    shop.place.queues["news"] = Broadcast(news, exchange=Exchange(news, type="fanout", auto_delete=True))
+    exchange = cast(Any, Exchange)(news, type="fanout", auto_delete=True)
+    shop.place.queues["news"] = cast(Any, Broadcast)(news, exchange=exchange)
     queues = ("--queues", f"{shop.place.queue('default')},{news}")
     with shop.events() as events:
         for worker in [shop.work(lane.pool, *queues) for _ in range(2)]:
