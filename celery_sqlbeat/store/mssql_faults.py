@@ -4,7 +4,8 @@ Sources: Microsoft Learn, "Database engine events and errors", "Troubleshoot tra
 "Resource management in Azure SQL Database", "Serverless compute tier" (40613 while it resumes), "Errors for Always On
 availability groups"; the lists that are tried again by Entity Framework Core (SqlServerTransientExceptionDetector) and
 Microsoft.Data.SqlClient (SqlConfigurableRetryFactory). What of those lists is not here belongs to features that are not
-used: memory-optimized tables (413xx), SNAPSHOT (3960), Synapse. How long is waited is in faults.py, one wait per class;
+used: memory-optimized tables (413xx), SNAPSHOT (3957, 3960), Synapse, replication, full text, the commands that manage
+servers, pools and groups. How long is waited is in faults.py, one wait per class;
 a service that asks for ten seconds (40501) gets them from the circuit breaker.
 """
 
@@ -16,6 +17,16 @@ FAULTS = {
     # Victims and locks: the transaction was undone, or is undone by our rollback.
     1205: Fault.DEADLOCK,  # chosen as the victim of a deadlock
     1222: Fault.TRANSIENT,  # our LOCK_TIMEOUT
+    1232: Fault.TRANSIENT,  # no answer from the lock manager
+    2816: Fault.TRANSIENT,  # an object has changed under the statement
+    3635: Fault.TRANSIENT,  # the metadata of the database could not be processed
+    3947: Fault.TRANSIENT,  # Azure: ended, the secondary did not catch up
+    3948: Fault.TRANSIENT,  # ended by a change of the availability group
+    3950: Fault.TRANSIENT,  # a row version did not come in time; READ_COMMITTED_SNAPSHOT reads these
+    3966: Fault.TRANSIENT,  # ended, a row version is gone
+    3980: Fault.TRANSIENT,  # the batch was being cancelled
+    4117: Fault.TRANSIENT,  # a table with a computed column is altered too often: a migration runs
+    4184: Fault.TRANSIENT,  # the same, with a filtered index
     51222: Fault.TRANSIENT,  # ours, sql/mssql/statements/schema.sql: another migration runs
     # A unique key is taken.
     2601: Fault.CONFLICT,  # by a row of a unique index
@@ -25,16 +36,23 @@ FAULTS = {
     802: Fault.THROTTLED,  # not enough memory in the buffer pool
     1101: Fault.THROTTLED,  # no new page: the file group is full
     1105: Fault.THROTTLED,  # no space for an object: the file group is full
+    1132: Fault.THROTTLED,  # Azure: the elastic pool has reached its storage
     1204: Fault.THROTTLED,  # no lock resources left
     8628: Fault.THROTTLED,  # waited too long to optimize the statement
     8645: Fault.THROTTLED,  # waited too long for memory
     8651: Fault.THROTTLED,  # less memory than the statement needs
     9002: Fault.THROTTLED,  # the transaction log is full
+    9020: Fault.THROTTLED,  # the transaction log cannot grow while it is shrunk
     10928: Fault.THROTTLED,  # Azure: the limit of sessions or workers is reached
     10929: Fault.THROTTLED,  # Azure: the server is too busy for more than this database's guarantee
+    10930: Fault.THROTTLED,  # Azure: the service is too busy
     10936: Fault.THROTTLED,  # Azure: the limit of the elastic pool is reached
     17197: Fault.THROTTLED,  # login timed out under heavy load
     17809: Fault.THROTTLED,  # the limit of user connections is reached
+    17889: Fault.THROTTLED,  # the limit of connections is reached
+    22335: Fault.THROTTLED,  # Azure: no lock resources left
+    22498: Fault.THROTTLED,  # Azure: not enough resources
+    40189: Fault.THROTTLED,  # Azure: the quota of this window is used up
     40501: Fault.THROTTLED,  # Azure: the service is busy, again in ten seconds
     40544: Fault.THROTTLED,  # Azure: the database has reached its size
     40549: Fault.THROTTLED,  # Azure: ended, a transaction ran too long
@@ -42,6 +60,11 @@ FAULTS = {
     40551: Fault.THROTTLED,  # Azure: ended, too much of tempdb
     40552: Fault.THROTTLED,  # Azure: ended, too much of the log
     40553: Fault.THROTTLED,  # Azure: ended, too much memory
+    40642: Fault.THROTTLED,  # Azure: the server is too busy
+    40648: Fault.THROTTLED,  # Azure: too many requests
+    40675: Fault.THROTTLED,  # Azure: the service is too busy
+    40903: Fault.THROTTLED,  # Azure: the server is busy, again in a few minutes
+    45182: Fault.THROTTLED,  # Azure: the database is busy with another operation
     49918: Fault.THROTTLED,  # Azure: not enough resources for the request
     49919: Fault.THROTTLED,  # Azure: too many create or update operations
     49920: Fault.THROTTLED,  # Azure: too many operations
@@ -67,12 +90,15 @@ FAULTS = {
     4060: Fault.LOST,  # cannot open the database of the login: during a fail-over; a wrong name looks the same
     4221: Fault.LOST,  # a secondary waits for row versions
     9001: Fault.LOST,  # the log is not available
+    22430: Fault.LOST,  # Azure: the database is shutting down
     40143: Fault.LOST,  # Azure: the process that serves the database failed over
     40197: Fault.LOST,  # Azure: an error in the service: upgrade, hardware, fail-over
     40540: Fault.LOST,  # Azure: the transaction was ended by a reconfiguration
     40613: Fault.LOST,  # Azure: not available now; also a serverless database that resumes
+    40623: Fault.LOST,  # Azure: the login of this connection is no longer valid, log in again
     42108: Fault.LOST,  # Azure: paused
     42109: Fault.LOST,  # Azure: warming up
+    49802: Fault.LOST,  # Azure: not available at the moment
     # The server or the session goes away.
     596: Fault.LOST,  # the session is being killed
     6005: Fault.LOST,  # shutting down
