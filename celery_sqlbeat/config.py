@@ -5,7 +5,7 @@ The environment wins over the configuration, as Celery has it with CELERY_BROKER
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -195,13 +195,13 @@ def _warn_of_unknown(environ: Mapping[str, str]) -> None:
     # Not refused: other programs name variables, too. For a service "sqlbeat" Kubernetes sets SQLBEAT_PORT and more.
     for key in environ:
         name = key.lower()
-        if key.startswith(PREFIX.upper()) and name not in NAMES and (hint := _nearest(name)):
-            logger.warning("The environment variable %s is no setting of celery-sqlbeat%s", key, hint.upper())
+        if key.startswith(PREFIX.upper()) and name not in NAMES and (hint := _nearest(name, str.upper)):
+            logger.warning("The environment variable %s is no setting of celery-sqlbeat%s", key, hint)
 
 
-def _nearest(name: str) -> str:
+def _nearest(name: str, written: Callable[[str], str] = str) -> str:
     close = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {written(close[0])}?" if close else ""
 
 
 NAMES = tuple(PREFIX + each.name for each in fields(Settings))

@@ -9,6 +9,7 @@ from importlib import metadata
 from celery_sqlbeat.diagnosis.finding import Finding
 from celery_sqlbeat.errors import DatabaseAway, DriverMissing, SchemaError, StoreError
 from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.store.tokens import NO_TOKEN
 from celery_sqlbeat.url import DatabaseUrl
 
 OLDEST = {"postgresql": ("psycopg", (3, 1, 13)), "mssql": ("pyodbc", (5, 1))}
@@ -24,9 +25,16 @@ def of_error(error: StoreError, url: DatabaseUrl) -> Finding:
     if isinstance(error, SchemaError):
         return Finding("error", "schema", *_halves(error, "run celery -A app sqlbeat init"))
     if isinstance(error, DatabaseAway):
-        start = "see that its folder is there and may be written" if url.database == "sqlite" else "start it"
-        return Finding("error", "database", str(error), f"{start}, or correct {_SETTING}, which is {url}")
+        return Finding("error", "database", str(error), f"{_start(error, url)}, or correct {_SETTING}, which is {url}")
     return Finding("error", "database", str(error), f"correct {_SETTING}, which is {url}, or the rights of its user")
+
+
+def _start(error: StoreError, url: DatabaseUrl) -> str:
+    if url.database == "sqlite":
+        return "see that its folder is there and may be written"
+    if NO_TOKEN in str(error):
+        return "log in (az login), or give this machine or pod the identity that its identity= names"
+    return "start it"
 
 
 def of_driver(url: DatabaseUrl) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ RETRY_SECONDS = 10.0  # between two questions to a credential
 _FRESH_SECONDS = 60.0  # a token so young was not refused for its age
 _LONGEST_REASON = 400  # characters; a chain of credentials tells of each that it tried
 
+NO_TOKEN = "no access token for the database"  # noqa: S105 - what an error says
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -85,7 +87,7 @@ class Tokens:
             token = self._usable()
         if token is None:
             reason = self._reason or f"Entra ID gave no token within {patience:g} s"
-            raise TokenAway(f"no access token for the database: {reason}")
+            raise TokenAway(f"{NO_TOKEN}: {reason}")
         return token
 
     def is_retired(self, token: Token) -> bool:

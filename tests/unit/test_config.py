@@ -173,7 +173,7 @@ def test_a_mistyped_variable_is_warned_of_and_a_foreign_one_is_not(caplog: pytes
         read_settings({}, {"SQLBEAT_PORT_80_TCP": "tcp://10.0.0.1:80", "SQLBEAT_REQUIRE": "mssql"})
         assert not caplog.messages
         read_settings({}, {"SQLBEAT_DATABSE_URL": "postgresql://u:s3kr1t@h/d"})
-    assert "SQLBEAT_DATABASE_URL" in caplog.text
+    assert "did you mean SQLBEAT_DATABASE_URL?" in caplog.text
     assert "s3kr1t" not in caplog.text
 
 

@@ -245,6 +245,7 @@ def test_an_entry_that_is_left_out_is_an_error() -> None:
         ),
         (MigrationChanged(1, "a" * 64, "b" * 64), "schema", "restore the released file"),
         (DatabaseAway("the database cannot be used for now"), "database", "start it"),
+        (DatabaseAway("for now: no access token for the database: AzureError: x"), "database", "az login"),
         (StoreError("permission denied"), "database", "rights"),
     ],
 )
