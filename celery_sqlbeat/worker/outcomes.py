@@ -4,14 +4,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
-from celery_sqlbeat.worker.gathering import Gathering
 from celery_sqlbeat.worker.holding import Holding, Stop
 from celery_sqlbeat.worker.holdings import Holdings
-from celery_sqlbeat.worker.waiting import Pause, Waiting, next_batches, split
+from celery_sqlbeat.worker.line import Line
+from celery_sqlbeat.worker.waiting import Waiting, next_batches
 
 logger = logging.getLogger(__name__)
 Then = Callable[[bool], None]
@@ -44,14 +44,12 @@ class Outcomes:
         self._holdings = holdings
         self._new: deque[Outcome] = deque()
         self._waiting: dict[str, Outcome] = {}
-        self._pause = Pause()
-        self._gathering = Gathering()
-        self._somebody_waits = False
-        self._closing = False
+        timing = holdings.timing
+        self._line = Line(holdings.clock, hurried=timing.gather_late, unhurried=timing.gather_outcomes)
 
     def close(self) -> None:
         """Wait for no more."""
-        self._closing = True
+        self._line.close()
 
     def add(self, holding: Holding, ending: Ending | None, keep_seconds: float, then: Then | None) -> None:
         """Write this with the next batch; `then` hears whether it was written."""
@@ -66,8 +64,8 @@ class Outcomes:
         """Write what has gathered; returns the seconds until the next time."""
         now = self._holdings.clock()
         self._take_new(now)
-        if self._waiting and now >= self._pause.until:
-            gathers = self._gathers(now)
+        if self._waiting and self._line.is_open(now):
+            gathers = self._line.gathers(now)
             if gathers:
                 return gathers
             self._drop_superseded()
@@ -79,22 +77,13 @@ class Outcomes:
                 self._write(batch, self._keep)
         return self._seconds_left()
 
-    def _gathers(self, now: float) -> float:
-        """How long to wait for more."""
-        timing = self._holdings.timing
-        longest = timing.gather_late if self._somebody_waits else timing.gather_outcomes
-        left = 0.0 if self._closing else self._gathering.seconds_left(now, longest)
-        if not left:
-            self._gathering.sent()
-            self._somebody_waits = False
-        return left
-
     def _take_new(self, now: float) -> None:
         if self._new:
-            self._gathering.came(len(self._new), now)
+            self._line.came(len(self._new), now)
         while self._new:
             one = self._new[0]  # it leaves once it stands elsewhere: whoever asks meanwhile must not find us idle
-            self._somebody_waits = self._somebody_waits or bool(one.then)
+            if one.then:
+                self._line.hurry()
             earlier = self._waiting.get(one.holding.run.start_id)
             if earlier is not None:  # the first word about a run counts; Celery reports a hard time limit twice
                 earlier.then += one.then
@@ -120,9 +109,12 @@ class Outcomes:
         try:
             lost, busy = write(batch)
         except StoreError as error:
-            self._failed(batch, error)
+            alone = self._line.failed(batch, error)
+            if alone is not None:
+                logger.error("the outcome of run %s is not written: %s", _run_of(alone), error)
+                self._done(alone, written=False)
             return
-        self._pause.succeeded()
+        self._line.succeeded()
         for one in batch:
             if _run_of(one) in busy:
                 one.not_before = self._holdings.clock() + _WHILE_LOCKED
@@ -138,16 +130,6 @@ class Outcomes:
             [(one.holding.run, one.keep_seconds + one.holding.run.lease_seconds) for one in batch]
         )
 
-    def _failed(self, batch: list[Outcome], error: StoreError) -> None:
-        is_busy = isinstance(error, DatabaseBusy)
-        if isinstance(error, DatabaseAway) and not is_busy:
-            self._pause.failed(self._holdings.clock())
-            return
-        alone = split(batch, self._holdings.clock())
-        if alone is not None and not is_busy:
-            logger.error("the outcome of run %s is not written: %s", _run_of(alone), error)
-            self._done(alone, written=False)
-
     def _done(self, one: Outcome, written: bool) -> None:
         one.holding.written = written
         self._holdings.remove(one.holding)
@@ -161,7 +143,7 @@ class Outcomes:
     def _seconds_left(self) -> float:
         if self._new:
             return 0.0
-        at = min((max(self._pause.until, one.not_before) for one in self._waiting.values()), default=float("inf"))
+        at = min((self._line.goes_at(one) for one in self._waiting.values()), default=float("inf"))
         return max(0.0, at - self._holdings.clock())
 
 

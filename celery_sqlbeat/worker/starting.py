@@ -4,15 +4,15 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.protocol import WorkerStore
 from celery_sqlbeat.worker.answers import Answer, Away, Begun, Stale
-from celery_sqlbeat.worker.gathering import Gathering
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.holdings import Holdings
+from celery_sqlbeat.worker.line import Line
 from celery_sqlbeat.worker.requests import can_be_asked
-from celery_sqlbeat.worker.waiting import Pause, Waiting, next_batches, split
+from celery_sqlbeat.worker.waiting import Waiting, next_batches
 
 logger = logging.getLogger(__name__)
 Answered = Callable[[Answer], None]
@@ -51,11 +51,9 @@ class Starts:
         self._all: dict[str, Ask] = {}
         self._new: deque[Ask] = deque()
         self._waiting: dict[str, Ask] = {}
-        self._pause = Pause()
         self._closing = False
-        self._gathering = Gathering()
-        self._is_urgent = False
-        """Whether somebody waits for an answer with a slot of the pool in hand."""
+        timing = holdings.timing
+        self._line = Line(holdings.clock, hurried=timing.gather_slots, unhurried=timing.gather_starts)
 
     def ask(self, request: StartRequest, answered: Answered, ahead: bool) -> None:
         """Ask with the next batch."""
@@ -64,11 +62,11 @@ class Starts:
         self._all[request.start_id] = one
         self._new.append(one)
         if not ahead:
-            self._is_urgent = True
+            self.hurry()
 
     def hurry(self) -> None:
-        """Gather no longer: a slot has come for what was asked ahead."""
-        self._is_urgent = True
+        """Gather no longer: somebody waits for an answer with a slot of the pool in hand."""
+        self._line.hurry()
 
     def withdraw(self, request: StartRequest) -> None:
         """Want no answer any more."""
@@ -79,6 +77,7 @@ class Starts:
     def close(self) -> None:
         """Ask nothing new; what waits goes back to the broker."""
         self._closing = True
+        self._line.close()
 
     @property
     def is_idle(self) -> bool:
@@ -90,27 +89,17 @@ class Starts:
         now = self._holdings.clock()
         self._take_new(now)
         self._give_up(now)
-        if now >= self._pause.until:
-            gathers = self._gathers(now)
+        if self._line.is_open(now):
+            gathers = self._line.gathers(now)
             if gathers:
                 return gathers
             for batch in next_batches(self._waiting.values(), now, lambda one: one.request.run_id):
                 self._ask(batch)
         return self._seconds_left()
 
-    def _gathers(self, now: float) -> float:
-        """How long to wait for more."""
-        timing = self._holdings.timing
-        longest = timing.gather_slots if self._is_urgent else timing.gather_starts
-        left = 0.0 if self._closing else self._gathering.seconds_left(now, longest)
-        if not left:
-            self._gathering.sent()
-            self._is_urgent = False
-        return left
-
     def _take_new(self, now: float) -> None:
         if self._new:
-            self._gathering.came(len(self._new), now)
+            self._line.came(len(self._new), now)
         while self._new:
             one = self._new.popleft()
             if not can_be_asked(*one.request):
@@ -147,9 +136,12 @@ class Starts:
         try:
             started = self._store.start([one.request for one in batch])
         except StoreError as error:
-            self._failed(batch, error)
+            alone = self._line.failed(batch, error)
+            if alone is not None:
+                logger.error("run %s cannot be started: %s", alone.request.run_id, error)
+                self._settle(alone, Away(str(error)))
             return
-        self._pause.succeeded()
+        self._line.succeeded()
         for one in batch:
             run = started.get(one.request.run_id)
             if run is None or run.start_id != one.request.start_id:
@@ -166,16 +158,6 @@ class Starts:
             self._begun(holding)
         else:
             self._unstart(holding)
-
-    def _failed(self, batch: list[Ask], error: StoreError) -> None:
-        is_busy = isinstance(error, DatabaseBusy)
-        if isinstance(error, DatabaseAway) and not is_busy:
-            self._pause.failed(self._holdings.clock())
-            return
-        alone = split(batch, self._holdings.clock())
-        if alone is not None and not is_busy:
-            logger.error("run %s cannot be started: %s", alone.request.run_id, error)
-            self._settle(alone, Away(str(error)))
 
     def _settle(self, one: Ask, answer: Answer | None) -> bool:
         """Nothing more is to be found out about it."""
@@ -201,7 +183,7 @@ class Starts:
             return 0.0
         at = float("inf")
         for one in self._waiting.values():
-            at = min(at, max(self._pause.until, one.not_before))
+            at = min(at, self._line.goes_at(one))
             if one.answered is not None:
                 at = min(at, one.give_up_at)
         return max(0.0, at - self._holdings.clock())

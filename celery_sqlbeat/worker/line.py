@@ -1,0 +1,64 @@
+"""When what waits for a statement goes out: gathered while that helps, not at all while the database is away.
+
+Starts and outcomes each have a line of their own. Pure but for the clock that it is given.
+"""
+
+from collections.abc import Callable
+
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.worker.gathering import Gathering
+from celery_sqlbeat.worker.waiting import Pause, W, Waiting, split
+
+
+class Line:
+    """The line for one kind of statement. `hurry` and `close` come from any thread, the rest from one."""
+
+    def __init__(self, clock: Callable[[], float], hurried: float, unhurried: float) -> None:
+        """The longest that a row waits for others, in seconds: where somebody waits for it, and where nobody does."""
+        self._clock = clock
+        self._hurried, self._unhurried = hurried, unhurried
+        self._gathering = Gathering()
+        self._pause = Pause()
+        self._is_hurried = self._is_closing = False
+
+    def hurry(self) -> None:
+        """Somebody waits for what goes out next."""
+        self._is_hurried = True
+
+    def close(self) -> None:
+        """Wait for no more."""
+        self._is_closing = True
+
+    def came(self, count: int, now: float) -> None:
+        """So many rows have come since the last time."""
+        self._gathering.came(count, now)
+
+    def is_open(self, now: float) -> bool:
+        """Whether the database may be asked."""
+        return now >= self._pause.until
+
+    def gathers(self, now: float) -> float:
+        """How long to wait for more; 0 where the batch goes out now."""
+        longest = self._hurried if self._is_hurried else self._unhurried
+        left = 0.0 if self._is_closing else self._gathering.seconds_left(now, longest)
+        if not left:
+            self._gathering.sent()
+            self._is_hurried = False
+        return left
+
+    def goes_at(self, one: Waiting) -> float:
+        """When this row may go out, by what has failed so far."""
+        return max(self._pause.until, one.not_before)
+
+    def succeeded(self) -> None:
+        """The database answered."""
+        self._pause.succeeded()
+
+    def failed(self, batch: list[W], error: StoreError) -> W | None:
+        """A statement failed: no row is to blame while the database is away. Returns one that it refuses by itself."""
+        is_busy = isinstance(error, DatabaseBusy)
+        if isinstance(error, DatabaseAway) and not is_busy:
+            self._pause.failed(self._clock())
+            return None
+        alone = split(batch, self._clock())
+        return None if is_busy else alone
