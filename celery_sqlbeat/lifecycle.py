@@ -6,6 +6,8 @@ Pure: no clock, no driver. The database holds the same table as a CHECK constrai
 from collections.abc import Callable
 from typing import NamedTuple
 
+from celery_sqlbeat.model import HeldLease
+
 SCHEDULED = "scheduled"
 CLAIMED = "claimed"
 RUNNING = "running"
@@ -139,6 +141,12 @@ class EndedLease(NamedTuple):
     republishes: int
     lease_seconds: float
     lost_leases: int
+
+    @classmethod
+    def of(cls, lease: HeldLease) -> "EndedLease":
+        """What a lease says that was found past its end."""
+        is_published, has_started = lease.published_at is not None, bool(lease.started)
+        return cls(lease.state, is_published, has_started, lease.republishes, lease.lease_seconds, lease.lost_leases)
 
 
 class Republish(NamedTuple):

@@ -81,14 +81,7 @@ class Reaping:
 
     def _answer(self, lease: HeldLease) -> Ending | Republish | None:
         """What becomes of it; None where that is not known yet."""
-        facts = EndedLease(
-            lease.state,
-            lease.published_at is not None,
-            bool(lease.started),
-            lease.republishes,
-            lease.lease_seconds,
-            lease.lost_leases,
-        )
+        facts = EndedLease.of(lease)
         claim = None if lease.started else self._claim(lease)
         expires_at = None if claim is None else self._expires_at(claim, lease)
         expired = expires_at is not None and (expires_at - lease.now).total_seconds() < _NEARLY_SECONDS

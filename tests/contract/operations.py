@@ -108,9 +108,7 @@ def _run(case: Case) -> StartedRun:
 
 
 def _after(lease: HeldLease) -> Any:
-    published = lease.published_at is not None
-    facts = (lease.state, published, lease.started, lease.republishes, lease.lease_seconds, lease.lost_leases)
-    return after_ended_lease(lifecycle.EndedLease(*facts), 5, can_republish=True)
+    return after_ended_lease(lifecycle.EndedLease.of(lease), 5, can_republish=True)
 
 
 ANY: dict[str, Operation] = {

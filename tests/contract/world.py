@@ -148,14 +148,7 @@ class World:
         self, lease: HeldLease, can_republish: bool = True, max_lost: int = MAX_LOST, **facts: Any
     ) -> Ending | Republish:
         """What a beat decides about a lease that it found ended."""
-        ended = EndedLease(
-            lease.state,
-            lease.published_at is not None,
-            bool(lease.started),
-            lease.republishes,
-            lease.lease_seconds,
-            lease.lost_leases,
-        )
+        ended = EndedLease.of(lease)
         return after_ended_lease(ended, max_lost, can_republish, **facts)
 
     def sweep(self, beat: BeatStore | None = None, can_republish: bool = True, **facts: Any) -> set[str]:

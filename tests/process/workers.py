@@ -229,14 +229,7 @@ class WorkerShop(Shop):
         beat = self.store.for_beat("beat of the test")
         endings = []
         for lease in beat.ended(1000):
-            facts = EndedLease(
-                lease.state,
-                lease.published_at is not None,
-                bool(lease.started),
-                lease.republishes,
-                lease.lease_seconds,
-                lease.lost_leases,
-            )
+            facts = EndedLease.of(lease)
             follows = after_ended_lease(facts, self.max_lost_leases, False)
             if isinstance(follows, Ending):
                 endings.append((lease, follows))
