@@ -74,6 +74,7 @@ class PostgresqlSession:
         self._connection = connection
         self._blocks = blocks
         self._clock = clock
+        self._instants: dict[str, tuple[int, ...]] = {}  # by block: which columns of its rows are instants
 
     def begin(self) -> None:
         self._connection.execute("BEGIN")
@@ -90,7 +91,7 @@ class PostgresqlSession:
         if rows is not None:
             scalars.update(_arrays(block, rows))
         cursor = self._connection.execute(_prepared(block, self._clock), scalars)
-        if cursor.description is None:
+        if cursor.pgresult is None or not cursor.pgresult.nfields:  # the description would be made anew for each asking
             return []
         try:
             found = cursor.fetchall()
@@ -100,7 +101,11 @@ class PostgresqlSession:
                 # from the start, since the driver's own loader is faster.
                 self._connection.adapters.register_loader("timestamptz", _EdgeLoader)
             raise
-        return _in_utc(found, cursor.description) if found else found
+        if not found:
+            return found
+        if name not in self._instants:
+            self._instants[name] = instant_positions(tuple(column.name for column in cursor.description or ()))
+        return _in_utc(found, self._instants[name])
 
     def script(self, text: str) -> None:
         self._connection.execute(text)
@@ -222,9 +227,8 @@ def _elements(kind: str, column: Sequence[Any]) -> list[str]:
     return ["NULL" if value is None else str(value) for value in column]
 
 
-def _in_utc(found: list[Row], description: Sequence[Any]) -> list[Row]:
+def _in_utc(found: list[Row], places: Sequence[int]) -> list[Row]:
     """The driver gives instants in a ZoneInfo of UTC; the rest of the house knows one UTC only."""
-    places = instant_positions(tuple(column.name for column in description))
     if not places:
         return found
     columns: list[Any] = list(zip(*found, strict=True))
