@@ -6,7 +6,7 @@ Never raises for a database or broker that is away, and never blocks for more th
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from celery_sqlbeat.beat.firing import Fired, Firing
 from celery_sqlbeat.beat.importing import Importing
@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _SPACING_SECONDS = 0.01  # between two claims: under load a few jobs share one, and nothing is later than this
+# A beat that others outpaced lets them go first for a while: it looks this much after the deadline, and claims what is
+# left by then. Without it each of N beats wakes for each slot, and N - 1 of them for nothing.
+_LAG_SECONDS = 0.025  # the others' spacing and a claim fit in; so late is a slot whose claimant died
+_LAG_LASTS = 1.0  # seconds; slots that are further apart find every beat on time
 _LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 
 
@@ -60,6 +64,8 @@ class Tick:
         self._wake: Wake | None = None
         self._unfinished: Wake | None = None  # its batch was full: the next one is due without another look
         self._in_vain = self._polls = 0
+        self._awaited: Wake | None = None  # what this beat sleeps for, unless it lags
+        self._lags_until = clock()
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until there is something to do again."""
@@ -84,6 +90,7 @@ class Tick:
         if wake is None or now >= self._looked_at + _LONGEST_SPACING:
             self._firing.finish()
             wake = self._look()
+            self._heed_others(wake)
             reaped = self._reap(wake)
         fired = self._fire(wake)
         if fired is not None and fired.more:
@@ -101,12 +108,33 @@ class Tick:
         return True
 
     def _fire(self, wake: Wake) -> Fired | None:
-        if not _has_come(wake.starts_at(), wake):
+        if not self._is_ours(wake):
             return None
         self._publisher.connect(_CONNECT_SECONDS)  # before anything is claimed
         fired = self._firing.fire()
-        self._in_vain = 0 if fired.something else self._in_vain + 1
+        if fired.something:
+            self._in_vain, self._lags_until = 0, self._clock()
+        else:
+            self._in_vain += 1
+            self._lags_until = self._clock() + _LAG_LASTS
         return fired
+
+    def _heed_others(self, wake: Wake) -> None:
+        """Another beat has claimed what this one woke for; or somebody changed it, which is no reason to lag."""
+        awaited, self._awaited = self._awaited, None
+        if awaited is None or awaited.changes != wake.changes or _has_come(wake.starts_at(), wake):
+            return
+        if _has_come(awaited.starts_at(), wake):
+            self._lags_until = self._clock() + _LAG_LASTS
+
+    def _lag(self, seconds: float = 0.0) -> float:
+        """How late this beat is on purpose for what is due in so many seconds."""
+        return _LAG_SECONDS if self._clock() + seconds < self._lags_until else 0.0
+
+    def _is_ours(self, wake: Wake) -> bool:
+        """Whether something is due, and has been for long enough if others are faster."""
+        starts_at = wake.starts_at()
+        return starts_at is not None and starts_at <= wake.now - timedelta(seconds=self._lag())
 
     def _look_after(self) -> None:
         sent_at = self._clock()
@@ -143,14 +171,17 @@ class Tick:
         now = self._clock()
         waits = [self._next_poll - now]
         if (starts_at := wake.starts_at()) is not None:
-            if not _has_come(starts_at, wake):
+            if not self._is_ours(wake):
                 self._in_vain = 0
             spacing = min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(self._in_vain, 10))
-            waits.append(max(self._sight.seconds_until(starts_at), spacing))
+            seconds = self._sight.seconds_until(starts_at)
+            waits.append(max(seconds + self._lag(seconds), spacing))
+            self._awaited = None if self._lag(seconds) else wake
         if (ends_at := wake.ends_at()) is not None:
             waits.append(max(self._sight.seconds_until(ends_at), self._next_reap - now, _SPACING_SECONDS))
         if wake.planned_at is not None:
-            waits.append(max(self._sight.seconds_until(wake.planned_at), _SPACING_SECONDS))
+            seconds = self._sight.seconds_until(wake.planned_at)
+            waits.append(max(seconds + self._lag(seconds), _SPACING_SECONDS))
         self._wake_at = now + min(waits)
         return self._rest()
 

@@ -1,5 +1,7 @@
 """When a beat wakes and what it asks the database then, by a clock that the test moves."""
 
+import math
+import random
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -14,6 +16,9 @@ from celery_sqlbeat.store.protocol import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 PATIENCE = 45.0
+LAG = 0.025  # seconds, of a beat that others outpaced
+WALK = 0.003  # seconds that a claim takes, with all that follows it
+RATE, SECONDS = 300, 5  # slots a second, of several beats together
 
 
 class House:
@@ -101,6 +106,43 @@ class House:
         return ticks
 
 
+class Shared(House):
+    """One of several beats on the same slots."""
+
+    def __init__(self, slots: list[float]) -> None:
+        super().__init__()
+        self.slots = slots
+        self.late: list[float] = []
+
+    def next_wake(self, code_keys: Any) -> Wake:
+        self.due_at = self.at(self.slots[0]) if self.slots else None
+        return super().next_wake(code_keys)
+
+    def fire(self) -> Fired:
+        self._ask("fire")
+        self.fired.append(self.time)
+        found = [slot for slot in self.slots if slot <= self.time]
+        del self.slots[: len(found)]
+        self.late += [self.time - slot for slot in found]
+        return Fired(bool(found), False)
+
+
+def play(beats: int, dies_after: float = math.inf) -> list[Shared]:
+    """Let so many beats fire the same random slots; the busiest one may die."""
+    chance = random.Random(5)
+    slots = sorted(SECONDS * chance.random() for _ in range(RATE * SECONDS))
+    houses = [Shared(slots) for _ in range(beats)]
+    alive = list(houses)
+    while slots:
+        house = min(alive, key=Shared.clock)
+        if house.time >= dies_after:
+            alive.remove(max(alive, key=lambda each: len(each.fired)))
+            dies_after = math.inf
+            continue
+        house.time += house.tick() + WALK
+    return houses
+
+
 @pytest.mark.parametrize(("notice", "most"), [(5.0, 15), (0.0, 8)])
 @pytest.mark.parametrize("longest", [1000.0, 1.0])
 def test_an_idle_beat_asks_the_database_little(notice: float, most: int, longest: float) -> None:
@@ -133,7 +175,16 @@ def test_what_is_due_but_held_by_others_does_not_keep_a_beat_busy() -> None:
     assert house.live(30) < 60
 
 
-def test_a_race_that_was_lost_does_not_make_the_next_slot_late() -> None:
+def test_a_race_that_was_lost_makes_a_slot_soon_after_it_late_by_the_lag_at_most() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(False, False)]
+    house.tick()
+    house.due_at = house.at(0.5)
+    house.live(2)
+    assert 0.5 <= house.fired[-1] <= 0.5 + LAG + 0.011
+
+
+def test_a_race_that_was_lost_does_not_make_a_later_slot_late() -> None:
     house = House()
     house.due_at, house.answers = NOON, [Fired(False, False)] * 9
     house.live(2)
@@ -142,6 +193,56 @@ def test_a_race_that_was_lost_does_not_make_the_next_slot_late() -> None:
     house.answers.clear()
     house.live(10)
     assert house.fired[-1] == pytest.approx(due, abs=0.011)
+
+
+def test_several_beats_wake_hardly_more_often_than_one() -> None:
+    alone, together = play(1), play(4)
+    (one,) = alone
+    assert one.fired and sum(len(house.fired) for house in together) < 1.1 * len(one.fired)
+    assert sum(house.asked["next_wake"] for house in together) < 2 * one.asked["next_wake"]
+
+
+def test_beats_take_turns_at_being_the_fastest() -> None:
+    assert all(house.late for house in play(2))
+
+
+@pytest.mark.parametrize("beats", [1, 4])
+def test_however_many_beats_there_are_no_slot_is_late(beats: int) -> None:
+    late = [seconds for house in play(beats) for seconds in house.late]
+    assert len(late) == RATE * SECONDS and max(late) < 0.011 + WALK
+
+
+def test_where_the_fastest_beat_dies_the_next_slot_is_late_by_the_lag_at_most() -> None:
+    late = [seconds for house in play(2, dies_after=1.0) for seconds in house.late]
+    assert len(late) == RATE * SECONDS and max(late) <= LAG + 0.011 + 2 * WALK
+
+
+def test_a_beat_is_on_time_again_once_it_has_got_something() -> None:
+    house = Shared([0.05, 0.1, 0.5])
+    house.live(0.01)
+    del house.slots[0]  # another beat was faster
+    house.live(1)
+    assert house.fired == [pytest.approx(0.1 + LAG, abs=0.011), pytest.approx(0.5, abs=0.011)]
+
+
+def test_what_an_operator_took_away_makes_no_beat_late() -> None:
+    house = House()
+    house.due_at = house.at(3)
+    house.live(2)
+    house.due_at, house.counter = None, 1
+    house.live(3)
+    house.due_at, house.counter = house.at(20), 2
+    house.live(20)
+    assert house.fired == [pytest.approx(20, abs=0.011)]
+
+
+def test_a_slot_at_the_end_of_the_calendar_is_waited_for_after_a_lost_race() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(False, False)]
+    house.tick()
+    house.due_at = datetime.max.replace(tzinfo=timezone.utc)
+    house.live(5)
+    assert len(house.fired) == 1
 
 
 def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
