@@ -26,7 +26,9 @@ from celery_sqlbeat.worker.secrecy import hide_claim, shown
 logger = logging.getLogger(__name__)
 
 RETURN_SECONDS = 5.0  # how long a message is kept that others must run, so that it does not come back at once
-_MOST_EXTRA = 100  # messages kept that leave their place in the prefetch to others; more of them hold up the queue
+_RETURNED_A_SECOND = 20  # how many at most, so that a whole queue of them neither floods the log nor turns in circles
+_MOST_EXTRA = 100  # messages that leave their place in the prefetch to others; more of them hold up the queue
+_MOST_OF_OTHERS = 5000  # the same for messages that only others can run: whatever waits behind them is to be run here
 _chance = random.random
 
 
@@ -74,7 +76,7 @@ class Gate:
                 *_named(req),
                 found.version,
             )
-            self._keep(req)
+            self._keep(req, _MOST_OF_OTHERS)
         elif isinstance(found, Malformed):
             logger.error(
                 "message %s (task %s) is dropped, its sqlbeat header is forged or damaged: %s",
@@ -162,16 +164,16 @@ class Gate:
             self._keep(asked.req)
         elif isinstance(answer, Foreign):
             logger.error("message %s (task %s) goes back to the broker: %s", *_named(asked.req), answer.reason)
-            self._keep(asked.req)
+            self._keep(asked.req, _MOST_OF_OTHERS)
 
     def forget(self, asked: Asked) -> None:
         """Somebody else has seen to the message."""
         with self._lock:
             self._open.discard(asked)
 
-    def give_back(self, req: Any) -> None:
-        """The message could not be asked about: back to the broker with it. Where the consumer is served."""
-        self._keep(req)
+    def give_back(self, req: Any, is_of_others: bool = False) -> None:
+        """The message could not be asked about, or is not for us: back to the broker. Where the consumer is served."""
+        self._keep(req, _MOST_OF_OTHERS if is_of_others else _MOST_EXTRA)
 
     def unstart_late(self, asked: Asked, holding: Holding) -> None:
         """No slot came in time for a run that has begun in the database: others may have one."""
@@ -230,7 +232,7 @@ class Gate:
         state.task_ready(req)
         req.send_event("task-rejected", name=req.name, requeue=False, reason=reason)
 
-    def _keep(self, req: Any) -> None:
+    def _keep(self, req: Any, most: int = _MOST_EXTRA) -> None:
         """Return it to the broker in a while. Where the consumer is served."""
         state.task_ready(req)
         consumer = self._consumer
@@ -238,8 +240,9 @@ class Gate:
             _return_now(req)
             return
         self._kept.add(req)
-        self._raise(req)
-        consumer.timer.call_after(RETURN_SECONDS * (0.8 + 0.4 * _chance()), self._return, (req,))
+        self._raise(req, most)
+        seconds = max(RETURN_SECONDS, len(self._kept) / _RETURNED_A_SECOND)
+        consumer.timer.call_after(seconds * (0.8 + 0.4 * _chance()), self._return, (req,))
 
     def _return(self, req: Any) -> None:
         if req not in self._kept:
@@ -248,8 +251,8 @@ class Gate:
         self._lower(req)
         req.reject(requeue=True)
 
-    def _raise(self, req: Any) -> None:
-        if self._consumer is not None and len(self._raised) < _MOST_EXTRA and req not in self._raised:
+    def _raise(self, req: Any, most: int = _MOST_EXTRA) -> None:
+        if self._consumer is not None and len(self._raised) < most and req not in self._raised:
             self._raised.add(req)
             self._consumer.qos.increment_eventually()
 

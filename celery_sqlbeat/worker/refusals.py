@@ -5,6 +5,7 @@ Celery drops them for good. Here the attempt fails with that reason, unless the 
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery.exceptions import NotRegistered
@@ -58,9 +59,9 @@ def _asking(complain: Callable[..., Any], place: int, consumer: Any, gate: Gate,
             return complain(*args)
         unread, refusal = Unread(consumer, message), _refusal(error, headers)
 
-        def give_back(reason: str) -> None:
+        def give_back(reason: str, is_of_others: bool = True) -> None:
             logger.error("message %s (task %s) goes back to the broker: %s", unread.id, unread.name, reason)
-            gate.give_back(unread)
+            gate.give_back(unread, is_of_others)
 
         def complain_now() -> None:
             try:
@@ -70,8 +71,7 @@ def _asking(complain: Callable[..., Any], place: int, consumer: Any, gate: Gate,
 
         def heard(answer: Answer) -> None:
             if isinstance(answer, Foreign | Away):
-                reason = answer.reason
-                loop.post(lambda: give_back(reason))
+                loop.post(partial(give_back, answer.reason, isinstance(answer, Foreign)))
             else:
                 loop.post(complain_now)
 

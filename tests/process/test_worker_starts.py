@@ -147,6 +147,23 @@ def test_a_message_of_another_store_or_namespace_goes_back(make_workers: MakeWor
     together({lane: make_workers(lane) for lane in lanes_here}, scenario)
 
 
+def test_a_queue_full_of_messages_of_another_store_lets_ours_pass(make_workers: MakeWorkers) -> None:
+    """As after a database was made anew: the broker hands out what came back before what came later."""
+    lanes_here = [ON_POSTGRESQL, Lane("threads", "redis", "sqlite", "early")]
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        far, good = shop.order("work.note"), shop.order("work.note")
+        claims = shop.claim()
+        shop.publish(*[claims[far]] * 400, store_id=str(uuid.uuid4()))
+        shop.publish(claims[good])
+        worker = shop.work(lane.pool).ready()
+        assert_outcome(shop, good, RETURNS)
+        worker.stop()
+        assert len(shop.place.take()) == 400, shop.logs()
+
+    together({lane: make_workers(lane) for lane in lanes_here}, scenario)
+
+
 HOSTILE: list[Any] = [
     1,
     "text",

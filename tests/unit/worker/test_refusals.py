@@ -39,7 +39,7 @@ class Desk:
     def end_unbegun(self, *asked: Any) -> None:
         self.asked.append(asked)
 
-    def give_back(self, unread: Any) -> None:
+    def give_back(self, unread: Any, is_of_others: bool) -> None:
         self.returned.append(unread)
 
     def answer(self, answer: Any) -> None:
