@@ -3,6 +3,7 @@
 Independent of the code under test on purpose: it imports none of it, and has its own idea of what may follow what.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from tests.chaos.witnesses import Body
 
+_A_MOMENT = 0.3  # seconds; between the last sign of life and the record of the end lie two clocks and a busy machine
 OUTCOMES = {"success", "dlq", "dispatched", "cancelled", "skipped"}
 
 
@@ -29,6 +31,8 @@ class Run(NamedTuple):
     fence: int
     failures: int
     lost_leases: int
+    finished: datetime | None = None
+    """When its end was recorded, by the server's clock."""
 
 
 class Job(NamedTuple):
@@ -49,6 +53,23 @@ class Freeze(NamedTuple):
     until: float
 
 
+class Kill(NamedTuple):
+    """A process killed while everything else was well."""
+
+    process: int
+    is_beat: bool
+    at: float
+
+
+class Limits(NamedTuple):
+    """How long a fail-over may take, in seconds."""
+
+    dispatch: float
+    """Until others carry on with the jobs of a killed beat."""
+    lease: float
+    """Until the runs of a killed worker are taken over, and others carry on with its jobs."""
+
+
 class History(NamedTuple):
     """Everything that is judged."""
 
@@ -59,6 +80,10 @@ class History(NamedTuple):
     until: datetime
     """Slots up to this instant must have their outcome."""
     max_lost_leases: int
+    clock: float
+    """What an instant's timestamp needs to be on the clock of the bodies."""
+    kills: Sequence[Kill] = ()
+    limits: Limits = Limits(5.0, 10.0)
 
 
 def broken_promises(history: History) -> list[str]:
@@ -133,6 +158,40 @@ def successes_were_seen(history: History) -> Iterable[str]:
             yield f"{_name(body)} of {body.job} is in no row"
 
 
+def no_body_outlives_its_lease(history: History) -> Iterable[str]:
+    """G5: when the end of a run is on record, whoever wrote it, its body runs no more, but for one that was frozen."""
+    runs = {run.run: run for run in history.runs}
+    for body in history.bodies:
+        run = runs.get(body.run)
+        if run is None or run.finished is None or not history.jobs[run.job].exclusive or _was_frozen(body, history):
+            continue
+        beyond = body.last_seen - (run.finished.timestamp() + history.clock)
+        if beyond > _A_MOMENT:
+            yield f"{run.job}: {_name(body)} lived {beyond:.2f} s after it had ended as {run.state} ({run.reason})"
+
+
+def others_carry_on(history: History) -> Iterable[str]:
+    """G6: after a kill the runs of a worker are taken over in time, and jobs that were not at work begin in time."""
+    runs = {run.run: run for run in history.runs}
+    for kill in history.kills:
+        for body in history.bodies:
+            if body.process != kill.process or body.ended is not None or not history.jobs[body.job].exclusive:
+                continue
+            finished = runs[body.run].finished if body.run in runs else None
+            late = math.inf if finished is None else finished.timestamp() + history.clock - kill.at
+            if late > history.limits.lease:
+                yield f"{body.job}: {_name(body)} was killed, and taken over after {late:.1f} s"
+        limit = history.limits.dispatch if kill.is_beat else history.limits.lease
+        for name, bodies in _by_job(history).items():
+            job = history.jobs[name]
+            if not job.exclusive or any(body.began <= kill.at <= body.last_seen for body in bodies):
+                continue
+            pause = min((body.began for body in bodies if body.began > kill.at), default=math.inf) - kill.at
+            if pause > limit + job.every:
+                who = "a beat" if kill.is_beat else "a worker"
+                yield f"{name}: nothing began for {pause:.1f} s after {who} was killed"
+
+
 def retries_are_bounded(history: History) -> Iterable[str]:
     """G10: a slot fails no more often than it may, loses no more leases than it may, and is then a dead letter."""
     failed = Counter(body.run for body in history.bodies if body.ended == "fails")
@@ -164,6 +223,8 @@ RULES: Mapping[str, Callable[[History], Iterable[str]]] = {
     "G3 one start": one_start_for_each_attempt,
     "G4 fencing": fences_grow,
     "G4 outcomes": successes_were_seen,
+    "G5 self-stop": no_body_outlives_its_lease,
+    "G6 fail-over": others_carry_on,
     "G9 no pile-up": no_pile_up,
     "G10 bounded retries": retries_are_bounded,
 }

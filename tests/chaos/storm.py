@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.chaos.history import Freeze
+from tests.chaos.history import Freeze, Kill
 from tests.process.beats import Beat
 from tests.process.brokers import Wire
 from tests.process.private import PrivateServer
@@ -42,6 +42,7 @@ class Storm:
         self._servers, self._disk = servers, disk
         self._repairs: list[tuple[float, Callable[[], None]]] = []
         self.freezes: list[Freeze] = []
+        self.kills: list[Kill] = []
         self.strangers: list[str] = []  # processes that ended without being told to
         self._told: set[int] = set()
         self.faults: Counter[str] = Counter()
@@ -65,6 +66,16 @@ class Storm:
         self._repair(float("inf"))
         for number in range(len(self._members)):
             self._revive(number)
+
+    def kill_one(self, kind: str, tell: Callable[[str], None]) -> None:
+        """Kill one process for others to carry on; nothing else goes wrong meanwhile."""
+        number = self._random.choice([at for at, member in enumerate(self._members) if member.kind == kind])
+        process = self._running[number]
+        tell(f"all is well: {kind} killed, and timed")
+        self.faults[f"{kind} killed, and timed"] += 1
+        self._told.add(process.process.pid)
+        process.kill()
+        self.kills.append(Kill(process.process.pid, kind == "beat", time.monotonic()))
 
     def stop(self) -> None:
         """End all processes in order."""

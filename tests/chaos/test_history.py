@@ -5,10 +5,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.chaos.history import Freeze, History, Job, Run, broken_promises
+from tests.chaos.history import Freeze, History, Job, Kill, Limits, Run, broken_promises
 from tests.chaos.witnesses import Body, read
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+CLOCK = 100.0 - NOON.timestamp()  # a slot begins at once
 JOB = Job(every=1.0, exclusive=True, max_retries=1)
 
 
@@ -30,9 +31,16 @@ def body(number: int, attempt: int = 1, ended: str | None = "ends", **facts: obj
 
 
 def judged(
-    bodies: Sequence[Body], runs: Sequence[Run], job: Job = JOB, freezes: Sequence[Freeze] = (), until: int = 2
+    bodies: Sequence[Body],
+    runs: Sequence[Run],
+    job: Job = JOB,
+    freezes: Sequence[Freeze] = (),
+    until: int = 2,
+    kills: Sequence[Kill] = (),
 ) -> list[str]:
-    broken = broken_promises(History(bodies, runs, {"job": job}, freezes, slot(until), 1))
+    broken = broken_promises(
+        History(bodies, runs, {"job": job}, freezes, slot(until), 1, CLOCK, kills, Limits(3.0, 6.0))
+    )
     return sorted({text.partition(":")[0] for text in broken})
 
 
@@ -108,6 +116,44 @@ def test_what_overlaps_a_frozen_worker_is_forgiven_and_only_that() -> None:
     assert judged(late, RUNS, freezes=[Freeze(7, 100.1, 101.0)]) == []
     assert judged(late, RUNS, freezes=[Freeze(8, 100.1, 101.0)]) == ["G1 exclusive"]
     assert judged(late, RUNS, freezes=[Freeze(7, 90.0, 99.0)]) == ["G1 exclusive"]
+
+
+def ended(number: int, seconds: float, **facts: object) -> Run:
+    return run(number, finished=slot(number) + timedelta(seconds=seconds), **facts)  # type: ignore[arg-type]
+
+
+def test_a_body_that_lives_on_after_its_run_has_ended_is_found() -> None:
+    lost = ended(0, 0.1, state="retry", reason="lease lost", lost_leases=1)
+    again = run(0, 2, lost_leases=1)
+    lives_on = body(0, ended=None, last_seen=100.5)
+    assert judged([lives_on, body(0, 2, began=100.6, last_seen=100.7)], [lost, again], until=0) == ["G5 self-stop"]
+    stood_still = [Freeze(7, 100.0, 100.6)]
+    assert judged([lives_on, body(0, 2, began=100.6)], [lost, again], until=0, freezes=stood_still) == []
+    in_time = ended(0, 0.4, state="retry", reason="lease lost", lost_leases=1)
+    assert judged([lives_on, body(0, 2, began=100.6)], [in_time, again], until=0) == []
+
+
+def test_a_run_of_a_killed_worker_that_is_taken_over_late_is_found() -> None:
+    killed = [Kill(7, False, 100.2)]
+    bodies = [body(0, ended=None, last_seen=100.2), body(0, 2, began=107.0, last_seen=107.1, process=8)]
+
+    def taken_over(seconds: float) -> list[Run]:
+        lost = ended(0, seconds, state="retry", reason="lease lost", lost_leases=1)
+        return [lost, run(0, 2, lost_leases=1)]
+
+    assert judged(bodies, taken_over(6.1), until=0, kills=killed) == []
+    assert judged(bodies, taken_over(6.3), until=0, kills=killed) == ["G6 fail-over"]
+
+
+@pytest.mark.parametrize(
+    ("is_beat", "pause", "broken"), [(True, 3.9, []), (True, 4.1, ["G6 fail-over"]), (False, 4.1, [])]
+)
+def test_a_job_that_waits_too_long_after_a_kill_is_found(is_beat: bool, pause: float, broken: list[str]) -> None:
+    """Its slots may be on record all the same, as skipped."""
+    gap = run(1, 0, "skipped", last_slot=slot(4), slots=4)
+    late = body(5, began=100.5 + pause, last_seen=100.6 + pause)
+    kills = [Kill(99, is_beat, 100.5)]
+    assert judged([body(0), late], [run(0), gap, run(5)], until=5, kills=kills) == broken
 
 
 def test_runs_that_may_overlap_do() -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from tests.chaos import history, witnesses
-from tests.chaos.history import History, Job, Run
+from tests.chaos.history import History, Job, Limits, Run
 from tests.chaos.storm import Member, Storm
 from tests.process.beats import Beat, Shop
 from tests.process.brokers import Place, Wire
@@ -24,6 +24,8 @@ from tests.process.private import PrivateServer, private_postgresql, private_rab
 
 LEASE, MAX_LOST = 6.0, 8
 AFTERMATH = 180.0  # seconds; everything is well again, and what is due must get its outcome
+WATCHED = 15.0  # seconds without another fault after each kill that is timed
+LIMITS = Limits(dispatch=3.0 + 5.0, lease=LEASE + 5.0)  # with what a busy machine needs on top
 BEATS, POOLS = 3, {"prefork": 4, "threads": 6, "gevent": 10}
 BROKERS = {"redis": private_redis, "rabbitmq": private_rabbitmq}
 DISK = "512m"  # of the disk that runs full; an hour of history takes a tenth of it
@@ -111,8 +113,14 @@ def run(
         storm = Storm(seed, members, servers, disk)
         stack.callback(storm.kill)
         storm.rage(seconds, tell)
+        _settle(shop, storm, shop.now())
+        for kind in ("worker", "beat"):
+            time.sleep(WATCHED)  # a beat that was just born takes no leases yet
+            storm.kill_one(kind, tell)
+            time.sleep(WATCHED)
+            storm.calm()
         until = shop.now()
-        seen = _settle(shop, storm, until)
+        _settle(shop, storm, until)
         storm.stop()
         seen = _history(shop, storm, until)
         broken = [*history.broken_promises(seen), *(f"died by itself: {text}" for text in storm.strangers)]
@@ -135,7 +143,9 @@ def _history(shop: Shop, storm: Storm, until: datetime) -> History:
     witness = shop.folder / "witness.log"
     bodies = witnesses.read(witness.read_text().splitlines()) if witness.exists() else []
     jobs = {name: _job(kind, KINDS[kind]) for name, kind in _names()}
-    return History(bodies, _rows(shop.database_url), jobs, storm.freezes, until, MAX_LOST)
+    clock = time.monotonic() - shop.now().timestamp()
+    rows = _rows(shop.database_url)
+    return History(bodies, rows, jobs, storm.freezes, until, MAX_LOST, clock, storm.kills, LIMITS)
 
 
 def _job(kind: str, made: Kind) -> Job:
@@ -211,7 +221,8 @@ def _small_disk(tell: Callable[[str], None]) -> Iterator[Path | None]:
 
 
 _COLUMNS = (
-    "RunId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, Reason, Fence, Failures, LostLeases"
+    "RunId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, Reason, Fence, Failures, LostLeases, "
+    "FinishedAt"
 )
 
 
@@ -219,7 +230,9 @@ def _rows(url: str) -> list[Run]:
     if url.startswith("sqlite"):
         with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file:
             read = file.execute(f"SELECT {_COLUMNS} FROM JobRuns").fetchall()
-        return [Run._make((*row[:3], _instant(row[3]), _instant(row[4]), *row[5:])) for row in read]
+        return [
+            Run._make((*row[:3], _instant(row[3]), _instant(row[4]), *row[5:12], _instant(row[12]))) for row in read
+        ]
     with psycopg.connect(url, options="-c timezone=UTC") as connection:
         stored: list[Any] = connection.execute(f"SELECT {_COLUMNS} FROM JobRuns").fetchall()
         return [Run._make((str(row[0]), *row[1:])) for row in stored]
