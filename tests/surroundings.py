@@ -6,6 +6,7 @@ import signal
 import socket
 from typing import Any
 
+import celery.app.builtins  # noqa: F401 - adds Celery's own shared tasks: now, not in the middle of a test
 from celery import _state as celery_state
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
