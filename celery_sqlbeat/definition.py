@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.options import check_options
 from celery_sqlbeat.policy import Policies, Policy, fields_from_text, policy_for
-from celery_sqlbeat.schedule import Every, Fire, Skip, Timeline, parse, zone_named
+from celery_sqlbeat.schedule import COALESCE, Every, Fire, Misfire, Skip, Timeline, parse, zone_named
 
 DEFAULT_MINUTES = 10  # as the column's default says
 MOST_MINUTES = 527_040  # a year; more is a mistyped number
@@ -47,10 +47,7 @@ class Slots(Protocol):
         due: datetime,
         now: datetime,
         last_run: datetime | None = None,
-        misfire: str = "coalesce",
-        misfire_grace: float | None = None,
-        catch_up_limit: int = 10,
-        deadline: float | None = None,
+        misfire: Misfire = COALESCE,
         key: str = "",
     ) -> Fire | Skip: ...
 

@@ -26,7 +26,7 @@ from celery_sqlbeat.model import (
     Quarantine,
     Slot,
 )
-from celery_sqlbeat.schedule import Gap, Skip
+from celery_sqlbeat.schedule import Gap, Misfire, Skip
 
 logger = logging.getLogger(__name__)
 
@@ -114,16 +114,8 @@ class Planner:
         due = instant("NextRunTime", due)
         last_run = None if job.last_run_time is None else instant("LastRunTime", job.last_run_time)
         policy = definition.policy
-        answer = definition.timeline.plan(
-            due,
-            job.now,
-            last_run,
-            policy.misfire,
-            policy.misfire_grace,
-            policy.catch_up_limit,
-            self._rules.cron_deadline,
-            job.job_id,
-        )
+        misfire = Misfire(policy.misfire, policy.misfire_grace, policy.catch_up_limit, self._rules.cron_deadline)
+        answer = definition.timeline.plan(due, job.now, last_run, misfire, job.job_id)
         if answer.gap is not None:
             plan.gaps.append(_gap_record(self._ids, job, answer.gap))
         if isinstance(answer, Skip):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule
 
-from celery_sqlbeat.schedule import Fire, Skip
+from celery_sqlbeat.schedule import COALESCE, Fire, Misfire, Skip
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +73,7 @@ class CustomSlots:
         due: datetime,
         now: datetime,
         last_run: datetime | None = None,
-        misfire: str = "coalesce",
-        misfire_grace: float | None = None,
-        catch_up_limit: int = 10,
-        deadline: float | None = None,
+        misfire: Misfire = COALESCE,
         key: str = "",
     ) -> Fire | Skip:
         """The slot, if the entry says that it is due; otherwise when to ask again."""

@@ -9,7 +9,7 @@ from celery_sqlbeat.definition import Definition, instant
 from celery_sqlbeat.errors import ScheduleError
 from celery_sqlbeat.handle.drafting import Text, Wish
 from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, PAUSED, GapRecord, JobRecord
-from celery_sqlbeat.schedule import Every, Gap, Skip, Timeline
+from celery_sqlbeat.schedule import Every, Gap, Misfire, Skip, Timeline
 
 
 class Resumption(NamedTuple):
@@ -120,8 +120,7 @@ def resumption(row: JobRecord, definition: Definition) -> Resumption:
     due = instant("NextRunTime", row.next_run_time)
     if due > row.now:
         return Resumption(due, None, False)
-    policy = definition.policy
-    answer = definition.timeline.plan(due, row.now, None, "skip", 0.0, policy.catch_up_limit, None, row.job_id)
+    answer = definition.timeline.plan(due, row.now, None, Misfire("skip", 0.0), row.job_id)
     if isinstance(answer, Skip):
         return Resumption(answer.next_slot, answer.gap, answer.next_slot is None)
     return Resumption(answer.slot, answer.gap, False)  # it is due at this very instant

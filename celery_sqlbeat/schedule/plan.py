@@ -22,6 +22,20 @@ from celery_sqlbeat.schedule.zone import TICK
 DEFAULT_GRACE = 60.0  # seconds; a slot later than this is skipped under misfire=skip, where the job does not say
 
 
+class Misfire(NamedTuple):
+    """What becomes of slots that are late."""
+
+    policy: str = "coalesce"
+    grace: float | None = None
+    """In seconds, for `skip`; None: the default."""
+    catch_up_limit: int = 10
+    deadline: float | None = None
+    """Celery's `beat_cron_starting_deadline` in seconds, which counts for crontabs only."""
+
+
+COALESCE = Misfire()
+
+
 class Gap(NamedTuple):
     """Slots that never fire, as one record; the reason is that of the first."""
 
@@ -75,10 +89,7 @@ class Timeline:
         due: datetime,
         now: datetime,
         last_run: datetime | None = None,
-        misfire: str = "coalesce",
-        misfire_grace: float | None = None,
-        catch_up_limit: int = 10,
-        deadline: float | None = None,
+        misfire: Misfire = COALESCE,
         key: str = "",
     ) -> Fire | Skip:
         """What a job claimed at `now` does about its oldest unhandled slot and those missed since."""
@@ -87,9 +98,9 @@ class Timeline:
         slot = latest = due
         if following is not None and following <= now:
             slot = latest = series.latest(now)
-            if misfire == "catch_up":
-                slot = series.from_end(max(1, catch_up_limit), latest)
-        patience = self._patience(misfire, misfire_grace, deadline)
+            if misfire.policy == "catch_up":
+                slot = series.from_end(max(1, misfire.catch_up_limit), latest)
+        patience = self._patience(misfire)
         if patience is not None:
             if (now - latest).total_seconds() > patience:
                 gap = Gap(due, latest, series.count_before(latest) + 1, _reason(due, last_run))
@@ -126,13 +137,13 @@ class Timeline:
             return IntervalSeries(due, schedule, self.zone, self.cadence)
         return grid_series(schedule, self.zone, due, self.offset(key))
 
-    def _patience(self, misfire: str, grace: float | None, deadline: float | None) -> float | None:
-        """How many seconds late a slot may still fire; Celery's deadline is for crontabs only."""
+    def _patience(self, misfire: Misfire) -> float | None:
+        """How many seconds late a slot may still fire."""
         limits = []
-        if misfire == "skip":
-            limits.append(DEFAULT_GRACE if grace is None else grace)
-        if deadline is not None and isinstance(self.schedule, Cron):
-            limits.append(deadline)
+        if misfire.policy == "skip":
+            limits.append(DEFAULT_GRACE if misfire.grace is None else misfire.grace)
+        if misfire.deadline is not None and isinstance(self.schedule, Cron):
+            limits.append(misfire.deadline)
         return min(limits) if limits else None
 
 

@@ -2,12 +2,22 @@
 # ruff: noqa: DTZ001  # hypothesis takes its bounds without a zone
 
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_sqlbeat.schedule import Cron, Every, Fire, Skip, Timeline, count_between, next_after, parse, zone_named
+from celery_sqlbeat.schedule import (
+    Cron,
+    Every,
+    Fire,
+    Misfire,
+    Skip,
+    Timeline,
+    count_between,
+    next_after,
+    parse,
+    zone_named,
+)
 
 UTC = timezone.utc
 TICK = timedelta(microseconds=1)
@@ -18,25 +28,24 @@ INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st
 CRONTABS = st.sampled_from(["*/5 * * * *", "30 1,2 * * *", "0 9 * * mon-fri", "*/20 1 * * *", "0 0 1 * *"])
 GRIDS = CRONTABS.map(lambda text: parse(f"cron {text}"))
 JITTERS = st.sampled_from([0.0, 0.5, 30.0, 7200.0])
-MISFIRES = st.sampled_from(["coalesce", "skip", "catch_up"])
+POLICIES = st.sampled_from(["coalesce", "skip", "catch_up"])
 LATE = st.timedeltas(timedelta(), timedelta(minutes=3)) | st.timedeltas(timedelta(), timedelta(days=60))
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> dict[str, Any]:
-    return {
-        "misfire": draw(MISFIRES),
-        "misfire_grace": draw(st.none() | st.floats(0, 7200)),
-        "catch_up_limit": draw(st.integers(1, 30)),
-        "deadline": draw(st.none() | st.integers(1, 7200)),
-        "key": KEY,
-    }
+def misfires(draw: st.DrawFn) -> Misfire:
+    return Misfire(
+        draw(POLICIES),
+        draw(st.none() | st.floats(0, 7200)),
+        draw(st.integers(1, 30)),
+        draw(st.none() | st.integers(1, 7200)),
+    )
 
 
 @settings(max_examples=200, deadline=None)
-@given(GRIDS, JITTERS, INSTANTS, st.lists(st.tuples(LATE, policies()), min_size=1, max_size=6))
+@given(GRIDS, JITTERS, INSTANTS, st.lists(st.tuples(LATE, misfires()), min_size=1, max_size=6))
 def test_every_point_of_a_grid_is_fired_or_recorded_once(
-    schedule: Cron, jitter: float, added_at: datetime, claims: list[tuple[timedelta, dict[str, Any]]]
+    schedule: Cron, jitter: float, added_at: datetime, claims: list[tuple[timedelta, Misfire]]
 ) -> None:
     timeline = Timeline(schedule, ZONE, jitter)
     first = due = timeline.first_slot(added_at, key=KEY)
@@ -44,9 +53,9 @@ def test_every_point_of_a_grid_is_fired_or_recorded_once(
     offset = first - (next_after(schedule, added_at, ZONE) or first)
     assert timedelta() <= offset <= timedelta(seconds=jitter)
     now, last_run, handled = first, None, 0
-    for late, policy in claims:
+    for late, misfire in claims:
         now = max(now, due) + late
-        plan = timeline.plan(due, now, last_run, **policy)
+        plan = timeline.plan(due, now, last_run, misfire, KEY)
         handled += (plan.gap.count if plan.gap else 0) + isinstance(plan, Fire)
         if plan.gap:
             assert plan.gap.first == due <= plan.gap.last <= now
@@ -70,17 +79,17 @@ def test_every_point_of_a_grid_is_fired_or_recorded_once(
     st.sampled_from(["from_start", "fixed_rate", "fixed_delay"]),
     INSTANTS,
     st.timedeltas(timedelta(days=-2), timedelta(days=60)),
-    policies(),
+    misfires(),
 )
 def test_every_missed_point_of_an_interval_is_fired_or_recorded_once(
-    interval: timedelta, relative: bool, cadence: str, due: datetime, late: timedelta, policy: dict[str, Any]
+    interval: timedelta, relative: bool, cadence: str, due: datetime, late: timedelta, misfire: Misfire
 ) -> None:
     timeline = Timeline(Every(interval, relative), ZONE, cadence=cadence)
     now = due + late
-    plan = timeline.plan(due, now, **policy)
+    plan = timeline.plan(due, now, misfire=misfire, key=KEY)
     latest = due + max(0, late // interval) * interval
     if isinstance(plan, Skip):
-        assert policy["misfire"] == "skip"
+        assert misfire.policy == "skip"
         assert plan.gap == (due, latest, max(0, late // interval) + 1, "misfire")
         assert plan.next_slot is not None and plan.next_slot > now
         return
@@ -88,7 +97,7 @@ def test_every_missed_point_of_an_interval_is_fired_or_recorded_once(
     assert (plan.gap.count if plan.gap else 0) == (plan.slot - due) // interval
     assert plan.gap is None or (plan.gap.first, plan.gap.last) == (due, plan.slot - interval)
     if plan.slot < latest:
-        assert policy["misfire"] == "catch_up" and plan.next_slot == plan.slot + interval
+        assert misfire.policy == "catch_up" and plan.next_slot == plan.slot + interval
     elif cadence == "fixed_delay":
         assert (plan.next_slot, plan.delay) == (None, interval.total_seconds())
     else:

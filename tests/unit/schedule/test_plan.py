@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_sqlbeat.schedule import Fire, Gap, Skip, Timeline, parse, zone_named
+from celery_sqlbeat.schedule import Fire, Gap, Misfire, Skip, Timeline, parse, zone_named
 
 UTC = timezone.utc
 BERLIN = zone_named("Europe/Berlin")
@@ -114,21 +114,21 @@ def test_slots_missed_while_the_previous_run_was_going_are_an_overlap() -> None:
 
 def test_a_slot_later_than_the_grace_is_skipped() -> None:
     every = timeline("every 10m")
-    late = every.plan(at("12:00"), at("12:02"), misfire="skip")
+    late = every.plan(at("12:00"), at("12:02"), misfire=Misfire("skip"))
     assert late == Skip(Gap(at("12:00"), at("12:00"), 1, "misfire"), at("12:10"))
-    assert every.plan(at("12:00"), at("12:01"), misfire="skip") == Fire(at("12:00"), at("12:11"), None, None)
-    assert isinstance(every.plan(at("12:00"), at("12:02"), misfire="skip", misfire_grace=120), Fire)
-    assert isinstance(every.plan(at("12:00"), at("12:00:01"), misfire="skip", misfire_grace=0), Skip)
+    assert every.plan(at("12:00"), at("12:01"), misfire=Misfire("skip")) == Fire(at("12:00"), at("12:11"), None, None)
+    assert isinstance(every.plan(at("12:00"), at("12:02"), misfire=Misfire("skip", grace=120)), Fire)
+    assert isinstance(every.plan(at("12:00"), at("12:00:01"), misfire=Misfire("skip", grace=0)), Skip)
 
 
 def test_the_latest_slot_within_the_grace_is_fired_and_those_before_it_are_skipped() -> None:
-    plan = timeline("every 10m").plan(at("12:00"), at("12:20:30"), misfire="skip")
+    plan = timeline("every 10m").plan(at("12:00"), at("12:20:30"), misfire=Misfire("skip"))
     assert plan == Fire(at("12:20"), at("12:30:30"), None, Gap(at("12:00"), at("12:10"), 2, "misfire"))
 
 
 def test_a_single_instant_missed_beyond_its_grace_is_skipped_for_good() -> None:
     once = timeline("once 2026-01-15T12:00:00Z")
-    skipped = once.plan(at("12:00"), at("12:02"), misfire="skip")
+    skipped = once.plan(at("12:00"), at("12:02"), misfire=Misfire("skip"))
     assert skipped == Skip(Gap(at("12:00"), at("12:00"), 1, "misfire"), None)
     assert once.plan(at("12:00"), at("18:00")) == Fire(at("12:00"), None, None, None)
 
@@ -139,7 +139,7 @@ def test_missed_slots_are_caught_up_in_turn_oldest_first_and_only_the_latest_few
     fired: list[datetime] = []
     gaps: list[Gap] = []
     while due <= now:
-        plan = job.plan(due, now, misfire="catch_up", catch_up_limit=3)
+        plan = job.plan(due, now, misfire=Misfire("catch_up", catch_up_limit=3))
         assert isinstance(plan, Fire) and plan.next_slot is not None
         fired.append(plan.slot)
         gaps += [plan.gap] if plan.gap else []
@@ -150,22 +150,22 @@ def test_missed_slots_are_caught_up_in_turn_oldest_first_and_only_the_latest_few
 
 
 def test_an_interval_that_has_caught_up_goes_back_to_its_cadence() -> None:
-    plan = timeline("every 1m").plan(at("12:08"), at("12:08:30"), misfire="catch_up")
+    plan = timeline("every 1m").plan(at("12:08"), at("12:08:30"), misfire=Misfire("catch_up"))
     assert plan == Fire(at("12:08"), at("12:09:30"), None, None)
-    plan = timeline("every 1m", "fixed_delay").plan(at("12:07"), at("12:08:30"), misfire="catch_up")
+    plan = timeline("every 1m", "fixed_delay").plan(at("12:07"), at("12:08:30"), misfire=Misfire("catch_up"))
     assert plan == Fire(at("12:07"), at("12:08"), None, None)
 
 
 def test_celerys_starting_deadline_skips_old_slots_of_crontabs_only() -> None:
     hourly = timeline("cron 0 * * * *")
-    skipped = hourly.plan(at("09:00"), at("12:30"), deadline=600)
+    skipped = hourly.plan(at("09:00"), at("12:30"), misfire=Misfire(deadline=600))
     assert skipped == Skip(Gap(at("09:00"), at("12:00"), 4, "misfire"), at("13:00"))
-    assert isinstance(hourly.plan(at("09:00"), at("12:10"), deadline=600), Fire)
-    assert isinstance(timeline("every 1h").plan(at("09:00"), at("12:30"), deadline=600), Fire)
+    assert isinstance(hourly.plan(at("09:00"), at("12:10"), misfire=Misfire(deadline=600)), Fire)
+    assert isinstance(timeline("every 1h").plan(at("09:00"), at("12:30"), misfire=Misfire(deadline=600)), Fire)
 
 
 def test_celerys_starting_deadline_bounds_what_is_caught_up() -> None:
-    plan = timeline("cron 0 * * * *").plan(at("06:00"), at("12:30"), misfire="catch_up", deadline=7200)
+    plan = timeline("cron 0 * * * *").plan(at("06:00"), at("12:30"), misfire=Misfire("catch_up", deadline=7200))
     assert plan == Fire(at("11:00"), at("12:00"), None, Gap(at("06:00"), at("10:00"), 5, "misfire"))
 
 
@@ -181,7 +181,7 @@ def test_a_slot_set_by_hand_fires_and_the_grid_goes_on_after_it() -> None:
 def test_a_job_due_since_1900_is_planned_at_once(text: str, misfire: str) -> None:
     job, due = timeline(text), datetime(1900, 1, 1, tzinfo=UTC)
     begun = time.process_time()
-    plan = job.plan(due, at("12:00"), misfire=misfire, catch_up_limit=1000)
+    plan = job.plan(due, at("12:00"), misfire=Misfire(misfire, catch_up_limit=1000))
     assert time.process_time() - begun < 0.5
     assert plan.gap is not None and plan.gap.first == due and plan.gap.count > 10_000
     assert plan.next_slot is not None and plan.next_slot > due
@@ -241,5 +241,5 @@ def test_a_timeline_is_a_value() -> None:
 def test_the_beginning_of_the_calendar_raises_nothing() -> None:
     first = datetime.min.replace(tzinfo=UTC)  # as a program that knows no NULL may write it
     for text in ("every 1s", "every 1d relative", "cron 0 9 * * *", "solar sunset 51.5 0", "once 2026-01-15T09:00:00Z"):
-        plan = timeline(text, jitter=3600).plan(first, at("12:00"), misfire="skip", misfire_grace=1e30, key="job")
+        plan = timeline(text, jitter=3600).plan(first, at("12:00"), misfire=Misfire("skip", grace=1e30), key="job")
         assert isinstance(plan, Fire) and first <= plan.slot <= at("12:00")
