@@ -44,8 +44,8 @@ class Group(click.Group):
         self._late = late
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order in which they were given."""
-        return [*self._late, *super().list_commands(ctx)]
+        """The names; those that are imported late after the others, in the order in which they were given."""
+        return [*super().list_commands(ctx), *self._late]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name, imported now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from celery_sqlbeat.cli.command import Command, handle_of
@@ -16,6 +18,9 @@ from celery_sqlbeat.cli.output import (
     yes_option,
     zone_label,
 )
+
+if TYPE_CHECKING:
+    from celery_sqlbeat.handle import Handle, Run
 
 _DAY = 86400.0
 REPLAYED = "replayed"  # the reason of a dead letter that has got another attempt
@@ -39,6 +44,7 @@ def list_dead(ctx: click.Context, job: str | None, limit: int, as_json: bool, ut
     """List the dead letters, of one JOB or of all."""
     with handle_of(ctx) as beat:
         found = beat.dead.list(job, limit=limit)
+        _refuse_unknown(beat, job, found)
     if as_json:
         print_json([run.as_json() for run in found])
         return
@@ -66,6 +72,8 @@ def replay(ctx: click.Context, run_ids: tuple[str, ...], job: str | None, everyt
     _refuse_nothing(run_ids, job, everything)
     with handle_of(ctx) as beat, progress_bar("replaying") as progress:
         found = beat.dead.replay(run_ids or None, job=job, progress=progress)
+        if not found and not run_ids and job is not None:
+            _refuse_unknown(beat, job, beat.dead.list(job, limit=1))
     if as_json:
         print_json([run.as_json() for run in found])
         return
@@ -106,3 +114,11 @@ def purge(
 def _refuse_nothing(run_ids: tuple[str, ...], job: str | None, everything: bool) -> None:
     if not (run_ids or job or everything):
         raise click.UsageError("name the runs, or say --job NAME or --all")
+
+
+def _refuse_unknown(beat: Handle, job: str | None, found: list[Run]) -> None:
+    """A job that is gone may have left dead letters; one that has none was never there, or is mistyped."""
+    if job is not None and not found and beat.jobs.get(job) is None:
+        from celery_sqlbeat.errors import NoSuchJob
+
+        raise NoSuchJob(job, beat.settings.namespace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from celery_sqlbeat.checks import shown
 from celery_sqlbeat.errors import FieldError, NoSuchJob
@@ -17,6 +17,7 @@ from celery_sqlbeat.store.protocol import LAST_ID
 FoundRuns = list[Run]  # in the class itself `list` is a method
 
 PAGE = 500  # rows that are read at a time
+NEWEST = 10_000  # rows that are looked through for those of a job that is gone
 
 
 class Runs:
@@ -27,7 +28,10 @@ class Runs:
         self._store = store
 
     def list(self, job: str | None = None, *, state: str | None = None, limit: int | None = 100) -> FoundRuns:
-        """The newest attempts, of one job or of all, in one state or in any; those of a job by their slots."""
+        """The newest attempts, of one job or of all, in one state or in any; those of a job by their slots.
+
+        Of a job that is gone: those among the newest 10,000 of all.
+        """
         most = how_many(limit)
         if state not in (None, *STATES):
             raise FieldError("state", shown(state), f"write one of {', '.join(sorted(STATES))}, or None for any")
@@ -41,19 +45,27 @@ class Runs:
 
     def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
         admin, size = self._store().for_admin(), max(1, min(PAGE, wanted))
+        row = None if job is None else admin.jobs([job]).get(job)
         if job is None:
-            page = admin.runs(size, LAST_ID)
-            while page:
-                yield from page
-                page = admin.runs(size, page[-1].run_id) if len(page) == size else []
-            return
-        row = admin.jobs([job]).get(job)
-        if row is None:
+            yield from _pages(size, lambda last: admin.runs(size, LAST_ID if last is None else last.run_id))
+        elif row is None:
+            yield from self._rows_of_the_gone(job)
+        else:
+            yield from _pages(size, lambda last: admin.job_runs(row.job_id, size, last))
+
+    def _rows_of_the_gone(self, job: str) -> Iterator[RunRecord]:
+        """Its id is gone, and no index knows its name; or the name is mistyped."""
+        found = [run for run in itertools.islice(self._rows(None, PAGE), NEWEST) if run.job_name == job]
+        if not found:
             raise NoSuchJob(job, self._store().namespace)
-        page = admin.job_runs(row.job_id, size)
-        while page:
-            yield from page
-            page = admin.job_runs(row.job_id, size, page[-1]) if len(page) == size else []
+        yield from found
+
+
+def _pages(size: int, page_after: Callable[[RunRecord | None], Sequence[RunRecord]]) -> Iterator[RunRecord]:
+    last, is_full = None, True
+    while is_full and (page := page_after(last)):
+        yield from page
+        last, is_full = page[-1], len(page) == size
 
 
 def find_run(store: Store, run_id: object) -> RunRecord | None:

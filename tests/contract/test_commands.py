@@ -468,6 +468,22 @@ def test_check_names_rows_that_are_set_aside_and_entries_of_the_code(shop: Shop)
     assert found["stock"]["level"] == "note" and "good" in found["stock"]["says"]
 
 
+def test_init_answers_in_json(shop: Shop) -> None:
+    schema = thing(database=TEXT, applied=many(TEXT), epoch={"type": ["integer", "null"]}, raised=NUMBER_OR_NULL)
+    found = shop.json(schema, "init")
+    assert (found["applied"], found["epoch"], found["raised"]) == ([], None, None)
+    shop.put()
+    assert shop.json(schema, "init", "--recovered")["raised"] >= 1
+    assert "leave out --json" in shop.refuses("init", "--sql", "--json", exit_code=2)
+
+
+def test_a_mistyped_job_is_not_taken_for_one_without_dead_letters(shop: Shop) -> None:
+    shop.put()
+    assert shop.says("dead", "list", "a") == "no dead letters\n"
+    assert "there is no job 'b'" in shop.refuses("dead", "list", "b")
+    assert "there is no job 'b'" in shop.refuses("dead", "replay", "--job", "b")
+
+
 def test_init_may_be_repeated_and_raises_the_fences_after_a_restore(shop: Shop) -> None:
     assert "nothing to do: the tables are up to date" in shop.says("init")
     shop.put()

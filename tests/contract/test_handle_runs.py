@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import FieldError, NoSuchRun
+from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun
 from celery_sqlbeat.handle import Handle
 from celery_sqlbeat.lifecycle import DLQ, Ending
 from celery_sqlbeat.model import Node
@@ -55,6 +55,23 @@ def test_runs_are_read_newest_first_and_no_more_than_asked(
     assert len(beat.runs.list()) == 5
     assert len(beat.runs.list(limit=1)) == 1
     assert beat.runs.list(limit=0) == []
+
+
+def test_the_history_of_a_job_that_is_gone_stays(beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, other = world.add(), world.add(NextRunTime=NOON + timedelta(days=1))
+    for _ in range(2):
+        world.finish(world.running())
+        world.later(60)
+    before = beat.runs.list(name)
+    assert beat.jobs.delete(name) and beat.jobs.get(name) is None
+    assert beat.runs.list(name) == before and len(before) == 2
+    assert beat.runs.list(name, limit=1) == before[:1]
+    assert beat.runs.list(other) == []
+    with pytest.raises(NoSuchJob):
+        beat.runs.list("mistyped")
+    monkeypatch.setattr("celery_sqlbeat.handle.runs.NEWEST", 0)
+    with pytest.raises(NoSuchJob):
+        beat.runs.list(name)
 
 
 @pytest.mark.parametrize("wrong", ["", "nonsense", "00000000-0000-0000-0000-000000000000", "x" * 1000, "{0}"])
