@@ -140,6 +140,7 @@ KILLED_CHILDREN = [
     Lane("prefork", "rabbitmq", "sqlite", "early"),
     Lane("prefork", "redis", "postgresql", "early"),
 ]
+UNTOUCHED = 60.0  # seconds of a lease that must not end, even where a busy machine stands still for a while
 LOST_CONNECTION = "The connection to the broker is lost, with `worker_cancel_long_running_tasks_on_connection_loss`"
 
 
@@ -191,7 +192,7 @@ def test_a_killed_child_is_a_failure_even_where_celery_gives_the_message_back(ma
     """Without the fence the message of a task that kills its process would come again and again."""
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
-        shop.write_app(lane, task_reject_on_worker_lost=True)
+        shop.write_app(lane, task_reject_on_worker_lost=True, sqlbeat_lock_timeout=UNTOUCHED)
         name = shop.order("work.die", policies={"max_retries": 1})
         worker = shop.work(lane.pool).ready()
         with shop.events() as events:
@@ -215,7 +216,7 @@ def test_a_child_killed_from_outside_is_followed_by_one_new_attempt(make_workers
         pytest.skip(f"this Celery has no {setting}")
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
-        conf: dict[str, Any] = {setting: True} if setting else {}
+        conf: dict[str, Any] = {"sqlbeat_lock_timeout": UNTOUCHED, **({setting: True} if setting else {})}
         shop.write_app(lane, task_annotations={"work.sleep": {"default_retry_delay": 1}}, **conf)
         name, other = shop.order("work.sleep", AN_AGE, 0.5), shop.order("work.sleep", 4)
         worker = shop.work(lane.pool).ready()

@@ -222,7 +222,7 @@ class WorkerShop(Shop):
             self.dispatch()
             return done()
 
-        wait_for(turn, seconds, self.logs)
+        wait_for(turn, seconds, lambda: "\n".join([*map(str, self.runs()), self.logs()]))
 
     def reap(self) -> set[str]:
         """Take over leases that ended, as a beat does; returns the run ids."""
