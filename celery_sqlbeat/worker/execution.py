@@ -69,6 +69,9 @@ class Execution:
 
     def end(self, how: End, error: Report = NO_REPORT) -> None:
         """The task is gone, and this is how; only the first word counts."""
+        # A process that retires or is killed at once after its task takes the report along: what is done is done.
+        if how in (End.CHILD_LOST, End.STOPPED) and self._marks.has_succeeded(self._place):
+            how, error = End.SUCCESS, NO_REPORT
         if self._leave() and self.holding is not None:
             then = self._settled if self.req.task.acks_late else None
             self._office.finish(self.holding, how, error.error, error.traceback, then)

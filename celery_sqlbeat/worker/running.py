@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from celery import _state
+from celery import _state, signals
 
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.worker.current import CurrentRun
@@ -29,6 +29,7 @@ class TaskRun(CurrentRun):
 def share(marks: Marks) -> None:
     """Let the tasks of this process, and of those forked from it, read these marks."""
     _shared[:] = [marks]
+    signals.task_success.connect(_on_task_success, weak=False, dispatch_uid="sqlbeat-task-success")
 
 
 def written(header: Mapping[str, Any], run: StartedRun, place: int | None) -> dict[str, Any]:
@@ -40,12 +41,23 @@ def written(header: Mapping[str, Any], run: StartedRun, place: int | None) -> di
 def current_run() -> CurrentRun | None:
     """The run that the calling task is the body of; None outside of a task that a job started."""
     task = _state.get_current_worker_task()
-    header = task and task.request.get(HEADER)
-    facts = header.get(STARTED) if isinstance(header, dict) else None
+    facts = _facts(task) if task else None
     if not facts:
         return None
     job_name, scheduled_for, attempt, fence, place = facts
     return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, partial(_is_lost, place))
+
+
+def _on_task_success(sender: Any = None, **_: Any) -> None:
+    """Where the task ran, and before anybody is told: a process that ends now can report nothing any more."""
+    facts = _facts(sender)
+    for marks in _shared if facts else ():
+        marks.succeed(facts[-1])
+
+
+def _facts(task: Any) -> Any:
+    header = task.request.get(HEADER)
+    return header.get(STARTED) if isinstance(header, dict) else None
 
 
 def _is_lost(place: int | None) -> bool:

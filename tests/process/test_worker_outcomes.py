@@ -60,6 +60,7 @@ CASES = {
     "soft limit": Case("It runs into its soft time limit", "soft", pools=("prefork",)),
     "hard limit": Case("It runs into its hard time limit", "hard", pools=("prefork", "gevent")),
     "killed": Case("Its process in the pool is killed, or ends", "die", pools=("prefork",)),
+    "killed after its success": Case("It returns", "die_after", pools=("prefork",), result=""),
     "SystemExit": Case("It raises SystemExit", "leave", result=""),
     "unstorable": Case("Its result cannot be stored", "unstorable", result=""),
     "waits for its retry": Case("It calls `self.retry()`, or autoretry does", "retry", (1, AN_HOUR), result="RETRY"),

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from celery import shared_task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.signals import task_postrun
 
 from celery_sqlbeat import current_run
 from celery_sqlbeat.errors import LeaseLost
@@ -241,6 +242,21 @@ def die(self: Any) -> None:
     """Be killed."""
     with witnessed(self):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task("die_after")
+def die_after(self: Any) -> None:
+    """Succeed, and be killed before anybody hears of it."""
+    with witnessed(self):
+        pass
+
+
+def _on_task_postrun(sender: Any = None, **_: Any) -> None:
+    if sender.name == "work.die_after":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+task_postrun.connect(_on_task_postrun)
 
 
 @task("leave")

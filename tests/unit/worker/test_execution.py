@@ -116,7 +116,8 @@ class Bench:
         self.running: set[Execution] = set()
         header = Header._make((*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
         office: Any = self.office
-        self.execution = Execution(self.req, header, office, Loop(), Marks(8), self._stop, self.running)
+        self.marks = Marks(8)
+        self.execution = Execution(self.req, header, office, Loop(), self.marks, self._stop, self.running)
         self.holding = Holding()
         begun: Any = self.holding
         self.execution.begin(begun)
@@ -258,3 +259,16 @@ def test_what_never_ran_is_given_back_once() -> None:
     bench.execution.not_begun()
     bench.execution.not_begun()
     assert bench.office.given_back == 1 and bench.office.ended == []
+
+
+def test_a_success_counts_although_its_process_ended_before_it_was_heard() -> None:
+    """A process that retires while its worker stops takes its reports along."""
+    lost, stopped, limited = Bench(), Bench(), Bench()
+    for bench in (lost, stopped, limited):
+        bench.marks.succeed(bench.req.request_dict[HEADER]["started"][-1])
+    lost.fails(WorkerLostError("gone"))
+    stopped.execution.end(End.STOPPED)
+    limited.execution.end(End.TIME_LIMIT)
+    assert (lost.office.ended, lost.office.errors) == ([End.SUCCESS], [None])
+    assert stopped.office.ended == [End.SUCCESS]
+    assert limited.office.ended == [End.TIME_LIMIT]

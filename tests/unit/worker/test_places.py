@@ -24,6 +24,17 @@ def test_a_place_that_is_used_again_is_not_lost() -> None:
     assert marks.take() == place and not marks.is_set(place)
 
 
+def test_a_mark_says_of_one_run_that_its_task_succeeded() -> None:
+    marks = Marks(2)
+    one, two = marks.take(), marks.take()
+    marks.succeed(one)
+    assert marks.has_succeeded(one) and not marks.has_succeeded(two) and not marks.has_succeeded(None)
+    assert not marks.is_set(one)
+    marks.give_back(one)
+    marks.give_back(two)
+    assert marks.take() == one and not marks.has_succeeded(one)
+
+
 def test_a_run_beyond_the_last_place_has_no_mark() -> None:
     marks = Marks(1)
     marks.take()
