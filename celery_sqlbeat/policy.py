@@ -81,7 +81,9 @@ def fields_from_text(text: str) -> Fields:
 
 def row_error(key: str | None, value: object, allowed: str) -> FieldError:
     """The error of a policy in a row, for `policy_fields`."""
-    return FieldError("Policies" if key is None else f"Policies.{key}", value, allowed)
+    if key is None:
+        return FieldError("Policies", value, allowed)
+    return FieldError(f"Policies.{key}", value, f"write {allowed}")
 
 
 def _names() -> str:
