@@ -34,6 +34,8 @@ def _start(error: StoreError, url: DatabaseUrl) -> str:
         return "see that its folder is there and may be written"
     if NO_TOKEN in str(error):
         return "log in (az login), or give this machine or pod the identity that its identity= names"
+    if url.database == "mssql" and "SSL Provider" in str(error) and "certificate" in str(error):
+        return "let this machine trust the server's certificate (a test server's: TrustServerCertificate=yes)"
     return "start it"
 
 
