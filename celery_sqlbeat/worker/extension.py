@@ -22,6 +22,7 @@ from celery_sqlbeat.worker.loops import Loop, PipedLoop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
+from celery_sqlbeat.worker.prefetch import ask_without_waiting
 from celery_sqlbeat.worker.refusals import ask_before_refusing
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Extension:
         if self._parts is None:
             self._parts = self._assemble(consumer)
             ask_before_refusing(consumer, self._parts.gate, self._parts.loop)
+        if not self._worker.use_eventloop:
+            ask_without_waiting(consumer)
         self._parts.gate.connected(consumer)
         self.office.open()
 
