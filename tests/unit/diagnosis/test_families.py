@@ -235,9 +235,7 @@ def test_an_entry_that_is_left_out_is_an_error() -> None:
 
 
 def test_a_certificate_that_cannot_be_verified_is_told_from_a_server_that_is_not_there() -> None:
-    text = (
-        "[08001] [Microsoft][ODBC Driver 18 for SQL Server]SSL Provider: [certificate verify failed] (-1)"
-    )
+    text = "[08001] [Microsoft][ODBC Driver 18 for SQL Server]SSL Provider: [certificate verify failed] (-1)"
     found = database.of_error(DatabaseAway(text), database_url("mssql://u:s3kr1t@h/d"))
     assert "trust the server's certificate" in found.remedy and "start it" not in found.remedy
 
