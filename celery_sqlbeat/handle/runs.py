@@ -18,6 +18,7 @@ FoundRuns = list[Run]  # in the class itself `list` is a method
 
 PAGE = 500  # rows that are read at a time
 NEWEST = 10_000  # rows that are looked through for those of a job that is gone
+_SCAN = 20_000  # rows among which the database looks for a state at a time: far less than the time of a statement
 
 
 class Runs:
@@ -35,13 +36,22 @@ class Runs:
         most = how_many(limit)
         if state not in (None, *STATES):
             raise FieldError("state", shown(state), f"write one of {', '.join(sorted(STATES))}, or None for any")
-        found = map(run_of, self._rows(job, PAGE if most is None or state is not None else most))
-        return [*itertools.islice((run for run in found if state in (None, run.state)), most)]
+        if job is None and state is not None:
+            rows = self._rows_in(state)
+        else:
+            rows = self._rows(job, PAGE if most is None or state is not None else most)
+        return [*map(run_of, itertools.islice((row for row in rows if state in (None, row.state)), most))]
 
     def get(self, run_id: str | uuid.UUID) -> Run | None:
         """The attempt of this id; None where there is none, or it was purged."""
         row = find_run(self._store(), run_id)
         return None if row is None else run_of(row)
+
+    def _rows_in(self, state: str) -> Iterator[RunRecord]:
+        admin, before = self._store().for_admin(), LAST_ID
+        while found := admin.runs_in(state, _SCAN, before):
+            yield from found
+            before = found[-1].run_id
 
     def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
         admin, size = self._store().for_admin(), max(1, min(PAGE, wanted))

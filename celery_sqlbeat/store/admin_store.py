@@ -122,6 +122,9 @@ class SqlAdminStore:
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
         return self._run_records("list_runs", before_id=before_id, page_size=page_size)
 
+    def runs_in(self, state: str, scan_size: int, before_id: str) -> list[RunRecord]:
+        return self._run_records("list_runs_in", state=state, before_id=before_id, scan_size=scan_size)
+
     def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
         slot, attempt = (LAST_INSTANT, 0) if before is None else (before.scheduled_for, before.attempt)
         return self._run_records(

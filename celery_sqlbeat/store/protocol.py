@@ -242,6 +242,9 @@ class AdminStore(Protocol):
     def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
         """A page of the history, newest first."""
 
+    def runs_in(self, state: str, scan_size: int, before_id: str) -> list[RunRecord]:
+        """Those in one state of a page of the history, newest first; its last run ends the list in whatever state."""
+
     def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
         """A page of one job's history, latest slot and attempt first; the next one is before the last of this one."""
 

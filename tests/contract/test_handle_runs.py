@@ -11,7 +11,8 @@ from celery_sqlbeat.config import read_settings
 from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun
 from celery_sqlbeat.handle import Handle
 from celery_sqlbeat.lifecycle import DLQ, Ending
-from celery_sqlbeat.model import Node
+from celery_sqlbeat.model import Node, RunRecord
+from celery_sqlbeat.store.admin_store import SqlAdminStore
 from tests.contract.world import NOON, World
 
 
@@ -72,6 +73,34 @@ def test_the_history_of_a_job_that_is_gone_stays(beat: Handle, world: World, mon
     monkeypatch.setattr("celery_sqlbeat.handle.runs.NEWEST", 0)
     with pytest.raises(NoSuchJob):
         beat.runs.list(name)
+
+
+def test_runs_in_one_state_are_found_without_reading_the_others(
+    beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_sqlbeat.handle.runs._SCAN", 4)
+    read = SqlAdminStore._run_records
+    pages: list[list[str]] = []
+
+    def seen(*args: Any, **kwargs: Any) -> list[RunRecord]:
+        found = read(*args, **kwargs)
+        pages.append([row.state for row in found])
+        return found
+
+    world.add()
+    for at in range(10):
+        world.finish(world.running(), Ending(DLQ, "x", None, 1) if at in (2, 3, 8) else None)
+        world.later(60)
+    every = [run.id for run in beat.runs.list()]
+    monkeypatch.setattr(SqlAdminStore, "_run_records", seen)
+    assert [run.id for run in beat.runs.list(state="dlq")] == [every[1], every[6], every[7]]
+    assert pages == [["dlq", "success"], ["dlq", "dlq"], ["success"], []], "four, four and two runs were looked at"
+    assert [run.id for run in beat.runs.list(state="dlq", limit=1)] == [every[1]]
+    assert len(pages) == 5
+    assert [run.id for run in beat.runs.list(state="success", limit=None)] == [
+        run_id for run_id in every if run_id not in (every[1], every[6], every[7])
+    ]
+    assert beat.runs.list(state="cancelled") == []
 
 
 @pytest.mark.parametrize("wrong", ["", "nonsense", "00000000-0000-0000-0000-000000000000", "x" * 1000, "{0}"])

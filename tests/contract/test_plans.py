@@ -18,6 +18,7 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store import postgresql as pg
 from celery_sqlbeat.store import sqlite as lite
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.protocol import LAST_ID
 from celery_sqlbeat.store.session import Rows
 from celery_sqlbeat.store.statements import load
 from celery_sqlbeat.url import database_url
@@ -65,6 +66,7 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {**SCOPE, "code_keys": ["abc"]},
         {"jobs_due", "jobs_leased", "jobruns_held", "jobruns_outbox", "jobs_pkey", "changes_pkey"},
     ),
+    "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),
     "read_attention": (
         {**SCOPE, "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
         {"jobs_attention"},

@@ -264,6 +264,31 @@ FROM dbo.JobRuns
 WHERE Namespace = @namespace AND Seq < @before_seq
 ORDER BY Seq DESC;
 
+-- name: list_runs_in
+-- The runs in one state among the next @scan_size of list_runs, whose last one closes them in whatever state, so that the
+-- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
+DECLARE @before_seq bigint = CASE
+    WHEN @before_id = 'ffffffff-ffff-ffff-ffff-ffffffffffff' THEN 9223372036854775807
+    ELSE (SELECT b.Seq FROM dbo.JobRuns AS b WHERE b.RunId = @before_id)
+END;
+DECLARE @last_seq bigint = (
+    SELECT MIN(p.Seq)
+    FROM (
+        SELECT TOP (@scan_size) r.Seq
+        FROM dbo.JobRuns AS r
+        WHERE r.Namespace = @namespace AND r.Seq < @before_seq
+        ORDER BY r.Seq DESC
+    ) AS p
+);
+
+SELECT
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM dbo.JobRuns
+WHERE Namespace = @namespace AND Seq < @before_seq AND Seq >= @last_seq AND (State = @state OR Seq = @last_seq)
+ORDER BY Seq DESC;
+
 -- name: list_job_runs
 -- The runs of one job, latest slot and attempt first.
 SELECT TOP (@page_size)

@@ -182,6 +182,29 @@ WHERE Namespace = :namespace AND RunId < CAST(:before_id AS uuid)
 ORDER BY RunId DESC
 LIMIT :page_size;
 
+-- name: list_runs_in
+-- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
+-- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
+WITH scanned AS MATERIALIZED (
+    SELECT RunId
+    FROM JobRuns
+    WHERE Namespace = :namespace AND RunId < CAST(:before_id AS uuid)
+    ORDER BY RunId DESC
+    LIMIT :scan_size
+),
+
+page_end AS MATERIALIZED (SELECT s.RunId FROM scanned AS s ORDER BY s.RunId LIMIT 1)
+
+SELECT
+    RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
+    ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
+    CreatedAt
+FROM JobRuns
+WHERE
+    Namespace = :namespace AND RunId < CAST(:before_id AS uuid) AND RunId >= (SELECT p.RunId FROM page_end AS p)
+    AND (State = :state OR RunId = (SELECT p.RunId FROM page_end AS p))
+ORDER BY RunId DESC;
+
 -- name: list_job_runs
 -- The runs of one job, latest slot and attempt first.
 SELECT
