@@ -89,7 +89,7 @@ def _is_gevent(pool: Any) -> bool:
 
 def _killed(execution: Execution) -> None:
     """A green thread was killed. Its pool would call that a success."""
-    execution.end(End.STOPPED if execution.req._already_cancelled else End.REVOKED)
+    execution.end(End.STOPPED if execution.is_cancelled else End.REVOKED)
     state.task_ready(execution.req)
     execution.req.acknowledge()
 

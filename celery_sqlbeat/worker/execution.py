@@ -48,6 +48,8 @@ class Execution:
         self.lock = native.lock()
         self.is_terminating = False
         """Whether somebody revoked or cancelled it while it ran."""
+        self.is_cancelled = False
+        """Whether that was Celery, for the end of the worker or of its connection: the slot is not to blame."""
         self._running = running
         self._office, self._loop, self._marks, self._stop = office, loop, marks, stop
         self.pid: Any = None
@@ -130,7 +132,8 @@ class Execution:
 
     def _cancel(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def cancel(pool: Any, signal: Any = None, **options: Any) -> Any:
-            self.is_terminating = True
+            # Celery itself notes it only after it has killed the task, and a green thread ends in between.
+            self.is_terminating = self.is_cancelled = True
             if self.window is None or self.window.is_killable:
                 return original(pool, signal, **options)
             self.window.stop()  # Celery cannot end the tasks of such a pool, and would wait for their ends
@@ -180,7 +183,7 @@ class Execution:
         if isinstance(error, Ignore):
             return (End.REPLACED if str(error) == _REPLACED else End.IGNORED), NO_REPORT
         if isinstance(error, Terminated) or (self.is_terminating and isinstance(error, WorkerLostError | SystemExit)):
-            return (End.STOPPED if self.req._already_cancelled else End.REVOKED), NO_REPORT
+            return (End.STOPPED if self.is_cancelled else End.REVOKED), NO_REPORT
         if isinstance(error, WorkerLostError):
             if is_stopping():
                 return End.STOPPED, NO_REPORT  # the signal that stops the worker reached its children, too

@@ -1,5 +1,6 @@
 """What Celery says about a request, and what the worker makes of it."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ class Request:
         self.app = SimpleNamespace(timezone="UTC")
         self.said: list[Any] = []
         self._already_cancelled = False
+        self.dies: Callable[[], None] = lambda: None
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self.said.append("accepted")
@@ -53,6 +55,7 @@ class Request:
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
         self.said.append("cancelled")
+        self.dies()
         self._already_cancelled = True
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
@@ -231,6 +234,13 @@ def test_a_child_that_the_end_of_the_worker_took_along_has_not_failed(
     monkeypatch.setattr(state, "should_terminate", 0)
     bench.req.cancel(None)
     bench.fails(error)
+    assert bench.office.ended == [End.STOPPED]
+
+
+def test_a_green_task_that_ends_while_celery_still_cancels_it_has_not_been_revoked() -> None:
+    bench = Bench()
+    bench.req.dies = lambda: bench.fails(Terminated(15))
+    bench.req.cancel(None)
     assert bench.office.ended == [End.STOPPED]
 
 
