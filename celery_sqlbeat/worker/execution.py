@@ -1,6 +1,6 @@
 """One message of ours in the hands of Celery: sees how its task ends, and lets a late acknowledgement wait for that.
 
-Wraps what Celery calls on this one request; requests without our header are never touched.
+Hears what Celery says about this one request; requests without our header are never touched.
 """
 
 import logging
@@ -22,6 +22,7 @@ from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report, report, seconds_until
 from celery_sqlbeat.worker.running import written
+from celery_sqlbeat.worker.watched import Seen, let_go, watch
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,11 @@ class Execution:
         self.window: Any = None
         """Where its body runs, in pools that run it in this process."""
         self._place: int | None = None
+        self._is_late = bool(req.task.acks_late)
+        self._is_settled = False
+        """Whether the outcome is written, or known to be lost."""
         self._acknowledge: Callable[[], Any] | None = None  # what Celery wanted to say to the broker, and waits
-        self._may_acknowledge = False
-        self._watch()
+        watch(req, self, _SEEN)
 
     def begin(self, holding: Holding) -> None:
         """The run has begun; its body is about to."""
@@ -75,7 +78,7 @@ class Execution:
         if how in (End.CHILD_LOST, End.STOPPED) and self._marks.has_succeeded(self._place):
             how, error = End.SUCCESS, NO_REPORT
         if self._leave() and self.holding is not None:
-            then = self._settled if self.req.task.acks_late else None
+            then = self._settled if self._is_late else None
             self._office.finish(self.holding, how, error.error, error.traceback, then)
 
     def retry(self, retry: Retry) -> None:
@@ -96,60 +99,45 @@ class Execution:
         self._marks.set(self._place)
         self.stop()
 
+    @property
+    def may_acknowledge(self) -> bool:
+        """Whether Celery may say to the broker what it likes."""
+        return not self._is_late or self._is_settled or self.holding is None
+
+    def acknowledge_later(self, say: Callable[[], Any]) -> None:
+        """Say this to the broker once the outcome is written; the first word counts for the broker, too."""
+        if self._acknowledge is None:
+            self._acknowledge = say
+
+    def cancels_by_celery(self) -> bool:
+        """Celery wants the task to end: whether it can do so itself. If not, the task is being stopped."""
+        # Celery itself notes it only after it has killed the task, and a green thread ends in between.
+        self.is_terminating = self.is_cancelled = True
+        if self.window is None or self.window.is_killable:
+            return True
+        self.window.stop()  # Celery cannot end the tasks of such a pool, and would wait for their ends
+        return False
+
     def _leave(self) -> bool:
         with self.lock:
             was_over, self.is_over = self.is_over, True
         if not was_over:
             self._marks.give_back(self._place)
             self._running.discard(self)
+            if not self._is_late:
+                let_go(self.req)
         return not was_over
 
     def _settled(self, _written: bool) -> None:
-        self._loop.post(self._say_to_broker)
+        if self._is_late:
+            self._loop.post(self._say_to_broker)
 
     def _say_to_broker(self) -> None:
-        self._may_acknowledge = True
+        self._is_settled = True
+        let_go(self.req)
         waiting, self._acknowledge = self._acknowledge, None
         if waiting is not None:
             waiting()
-
-    def _watch(self) -> None:
-        """Put ourselves between Celery and this request."""
-        req = self.req
-        for name in (
-            "on_accepted",
-            "on_success",
-            "on_failure",
-            "on_timeout",
-            "terminate",
-            "_announce_revoked",
-        ):
-            setattr(req, name, _between(getattr(req, name), getattr(self, f"_at_{name.lstrip('_')}")))
-        req.cancel = self._cancel(req.cancel)
-        if req.task.acks_late:
-            for name in ("acknowledge", "reject"):
-                setattr(req, name, self._late(getattr(req, name)))
-
-    def _cancel(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def cancel(pool: Any, signal: Any = None, **options: Any) -> Any:
-            # Celery itself notes it only after it has killed the task, and a green thread ends in between.
-            self.is_terminating = self.is_cancelled = True
-            if self.window is None or self.window.is_killable:
-                return original(pool, signal, **options)
-            self.window.stop()  # Celery cannot end the tasks of such a pool, and would wait for their ends
-            return self.req._announce_cancelled(**options)
-
-        return cancel
-
-    def _late(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def say(*args: Any, **kwargs: Any) -> Any:
-            if self._may_acknowledge or self.holding is None:
-                return original(*args, **kwargs)
-            if self._acknowledge is None:  # the first word counts for the broker, too
-                self._acknowledge = lambda: original(*args, **kwargs)
-            return None
-
-        return say
 
     # What Celery says about the request, each called before what Celery itself does then.
 
@@ -220,12 +208,11 @@ def is_stopping() -> bool:
 _REPLACED = "Replaced by new task"  # what Celery's Task.replace says
 
 
-def _between(original: Callable[..., Any], seen: Callable[..., None]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            seen(*args, **kwargs)
-        except Exception:
-            logger.exception("how a task ended could not be noted")
-        return original(*args, **kwargs)
-
-    return call
+_SEEN: Seen = {
+    "on_accepted": Execution._at_on_accepted,
+    "on_success": Execution._at_on_success,
+    "on_failure": Execution._at_on_failure,
+    "on_timeout": Execution._at_on_timeout,
+    "terminate": Execution._at_terminate,
+    "_announce_revoked": Execution._at_announce_revoked,
+}

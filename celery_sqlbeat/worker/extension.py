@@ -27,6 +27,8 @@ from celery_sqlbeat.worker.refusals import ask_before_refusing
 
 logger = logging.getLogger(__name__)
 
+_ASKED = "sqlbeat_asked"  # on a request that waits for its slot
+
 
 class Parts(NamedTuple):
     """What depends on the pool and the connection of the worker."""
@@ -113,7 +115,7 @@ class Extension:
             asked = self._asked(req, self._parts)
             if asked is None:
                 return None
-            req._sqlbeat = asked
+            setattr(req, _ASKED, asked)
             self._parts.pool.slots.foresee(asked)
         return self._wait_for_slot(req)
 
@@ -122,7 +124,7 @@ class Extension:
         if req.request_dict.get(HEADER) is None or self._parts is None:
             return self._process(req)
         slots = self._parts.pool.slots
-        asked = getattr(req, "_sqlbeat", None) or self._asked(req, self._parts)
+        asked = vars(req).pop(_ASKED, None) or self._asked(req, self._parts)
         if asked is not None:
             slots.admit(asked)
         else:

@@ -113,3 +113,8 @@ class Holding:
         self.phase, self.stop, self.is_extended = Phase.STOPPED, why, False
         callback, self._on_stop = self._on_stop, None
         return callback
+
+    def is_over(self) -> None:
+        """For the keeper, which holds the guard: nothing more is known or done about the run."""
+        self.phase, self.is_extended = Phase.OVER, False
+        self._on_stop = None  # who would be called holds this holding; such a pair needs the garbage collector

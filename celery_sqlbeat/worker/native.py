@@ -14,9 +14,8 @@ from celery_sqlbeat.worker.alarm import Alarm
 logger = logging.getLogger(__name__)
 
 
-def lock() -> Any:
-    """A lock that holds between native threads."""
-    return original("_thread", "allocate_lock")()
+lock: Callable[[], Any] = original("_thread", "allocate_lock")
+"""Makes a lock that holds between native threads. Looked up once: each message gets one."""
 
 
 def alarm() -> Alarm:

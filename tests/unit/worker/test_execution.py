@@ -1,5 +1,7 @@
 """What Celery says about a request, and what the worker makes of it."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +14,10 @@ from celery.worker import state
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.header import HEADER, Header
+from celery_sqlbeat.worker.holdings import Holdings
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.stopped import TaskStopped
+from celery_sqlbeat.worker.timing import Timing
 from tests.process.brokers import SLOT
 from tests.unit.worker.test_header import CLAIM, RAW
 
@@ -91,8 +95,10 @@ class Office:
         self.given_back += 1
 
     def write(self) -> None:
-        for then in self._then:
-            then(True)
+        while self._then:
+            then = self._then.pop(0)
+            if then is not None:
+                then(True)
 
 
 class Holding:
@@ -111,16 +117,19 @@ class Loop:
         """Everything is done at once."""
 
 
+def execution_of(req: Request, office: Any, stop: Any, running: set[Execution], marks: Marks) -> Execution:
+    header = Header._make((*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
+    return Execution(req, header, office, Loop(), marks, stop, running)
+
+
 class Bench:
     """An execution that has begun, and what is around it."""
 
     def __init__(self, late: bool = True) -> None:
         self.req, self.office, self.stopped = Request(late), Office(), 0
         self.running: set[Execution] = set()
-        header = Header._make((*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
-        office: Any = self.office
         self.marks = Marks(8)
-        self.execution = Execution(self.req, header, office, Loop(), self.marks, self._stop, self.running)
+        self.execution = execution_of(self.req, self.office, self._stop, self.running, self.marks)
         self.holding = Holding()
         begun: Any = self.holding
         self.execution.begin(begun)
@@ -282,3 +291,38 @@ def test_a_success_counts_although_its_process_ended_before_it_was_heard() -> No
     assert (lost.office.ended, lost.office.errors) == ([End.SUCCESS], [None])
     assert stopped.office.ended == [End.SUCCESS]
     assert limited.office.ended == [End.TIME_LIMIT]
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+def test_what_is_over_goes_at_once_and_waits_for_no_garbage_collector(late: bool) -> None:
+    req, office, holdings = Request(late), Office(), Holdings(Timing(), lambda: 0.0)
+    run: Any = SimpleNamespace(**vars(Holding.run), run_id="r", start_id="s")
+    execution = execution_of(req, office, lambda _: None, set(), Marks(8))
+    holding = holdings.add(run, 0, 0.0, ahead=False)
+    assert holding.take()
+    execution.begin(holding)
+    kept = [weakref.ref(one) for one in (req, execution, holding)]
+    gc.collect()
+    gc.disable()
+    try:
+        req.on_success((0, None, 0.1))
+        office.write()
+        holdings.remove(holding)
+        assert req.said == ["acknowledged"]
+        del req, execution, holding, office
+        assert [ref() for ref in kept] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_requests_of_one_class_are_watched_by_one_class() -> None:
+    first, second = Bench().req, Bench().req
+    assert type(first) is type(second) is not Request
+    assert isinstance(first, Request)
+
+
+def test_a_request_that_is_over_cannot_be_cancelled() -> None:
+    bench = Bench(late=False)
+    bench.req.on_success((0, None, 0.1))
+    bench.req.cancel(None)  # its child runs another task by now
+    assert "cancelled" not in bench.req.said
