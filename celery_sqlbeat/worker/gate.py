@@ -6,6 +6,7 @@ The pool's way to give a slot is in slots.py; the answers come from the office. 
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery.worker import state
@@ -45,6 +46,9 @@ class Asked:
         """Whether the body must not run any more."""
         self.is_cut = False
         """Whether that is because the connection ended, and with it the slot."""
+
+
+Answered = Callable[[Asked, Answer], None]
 
 
 class Gate:
@@ -95,24 +99,22 @@ class Gate:
         _return_now(asked.req)
         return False
 
-    def ask(self, asked: Asked, answered: Callable[[Answer], None], ahead: bool = False) -> None:
+    def ask(self, asked: Asked, answered: Answered, ahead: bool = False) -> None:
         """Ask for the lease; `answered` is called from any thread, and not if the message is withdrawn before.
 
         `ahead`: it has no slot yet, and will have one in a moment.
         """
-
-        def hear(answer: Answer) -> None:
-            if asked.is_withdrawn:
-                if isinstance(answer, Begun):
-                    self.office.unstart(answer.holding)
-            else:
-                answered(answer)
-
         with self._lock:
             if asked.is_withdrawn:
                 return
             asked.was_asked = True
-        self.office.ask(asked.header, asked.request, hear, ahead)
+        self.office.ask(asked.header, asked.request, partial(self._hear, asked, answered), ahead)
+
+    def _hear(self, asked: Asked, answered: Answered, answer: Answer) -> None:
+        if not asked.is_withdrawn:
+            answered(asked, answer)
+        elif isinstance(answer, Begun):
+            self.office.unstart(answer.holding)
 
     def read_ahead(self, messages: int) -> None:
         """Let the broker send so many messages more, or less again. Where the consumer is served."""

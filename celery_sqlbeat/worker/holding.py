@@ -114,7 +114,10 @@ class Holding:
         callback, self._on_stop = self._on_stop, None
         return callback
 
-    def is_over(self) -> None:
-        """For the keeper, which holds the guard: nothing more is known or done about the run."""
-        self.phase, self.is_extended = Phase.OVER, False
-        self._on_stop = None  # who would be called holds this holding; such a pair needs the garbage collector
+    def ends(self) -> None:
+        """For the keeper, which holds the guard: the task is gone, and its outcome is on its way."""
+        if self.phase is not Phase.OVER:
+            self.phase = Phase.ENDING
+        # Nobody is to be stopped. Whoever would be holds this holding and the message, and such a circle would be left
+        # to the garbage collector; the message goes now, not with the batch of outcomes.
+        self._on_stop = None

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from celery_sqlbeat.model import StartedRun
-from celery_sqlbeat.worker.holding import Guard, Holding
+from celery_sqlbeat.worker.holding import Guard, Holding, Phase
 from celery_sqlbeat.worker.timing import Timing
 
 
@@ -31,7 +31,7 @@ class Holdings:
     def remove(self, holding: Holding) -> None:
         """Forget a holding; its phase says why."""
         with self.guard:
-            holding.is_over()
+            holding.phase, holding.is_extended = Phase.OVER, False
             self._by_start.pop(holding.run.start_id, None)
             if self._latest.get(holding.run.run_id) is holding:
                 del self._latest[holding.run.run_id]

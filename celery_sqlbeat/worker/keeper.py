@@ -183,8 +183,7 @@ class Keeper:
         with self._holdings.guard:
             if holding.stop is Stop.ABANDONED:
                 ending = _abandoned(holding)
-            if holding.phase is not Phase.OVER:
-                holding.phase = Phase.ENDING
+            holding.ends()
             if ending is None:
                 holding.is_extended = False  # from here on its lease is longer than a heartbeat would make it
         self._outcomes.add(holding, ending, keep_seconds, then)

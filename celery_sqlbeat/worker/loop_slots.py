@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from celery_sqlbeat.worker.answers import Answer, Begun
@@ -95,7 +96,10 @@ class LoopSlots:
             self._worker.timer.call_after(_LOOK_SECONDS, self._look)
 
     def _ask(self, asked: Asked, ahead: bool) -> None:
-        self._gate.ask(asked, lambda answer: self._gate.loop.post(lambda: self._on_answer(asked, answer)), ahead)
+        self._gate.ask(asked, self._answered, ahead)
+
+    def _answered(self, asked: Asked, answer: Answer) -> None:
+        self._gate.loop.post(partial(self._on_answer, asked, answer))
 
     def _on_answer(self, asked: Asked, answer: Answer) -> None:
         if asked in self._ahead:

@@ -40,7 +40,7 @@ class Early(NamedTuple):
     request: StartRequest
     answered: Callable[[Answer], None]
     ahead: bool
-    give_up_at: float = 0.0
+    give_up_at: float
 
 
 class Office:
@@ -86,15 +86,15 @@ class Office:
         ahead: bool = False,
     ) -> None:
         """Ask whether a message may begin; `answered` is called once, from another thread."""
-        self.open()
-        with self._lock:
-            keeper = self.keeper
-            if keeper is None:
-                give_up_at = time.monotonic() + self._timing.ask_seconds
-                self._early.append(Early(header, request, answered, ahead, give_up_at))
-                self._alarm.ring()
-                return
-        self._ask(keeper, Early(header, request, answered, ahead))
+        if self.keeper is None:
+            self.open()
+            with self._lock:
+                if self.keeper is None:
+                    give_up_at = time.monotonic() + self._timing.ask_seconds
+                    self._early.append(Early(header, request, answered, ahead, give_up_at))
+                    self._alarm.ring()
+                    return
+        self._ask(self.keeper, header, request, answered, ahead)
 
     def hurry(self) -> None:
         """Somebody waits with a slot in hand for what was asked ahead."""
@@ -160,13 +160,20 @@ class Office:
         for store in self._stores:
             store.close()
 
-    def _ask(self, keeper: Keeper, one: Early) -> None:
-        if (one.header.store, one.header.namespace) == (self.store_id, self.settings.namespace):
-            keeper.ask(one.request, one.answered, one.ahead)
+    def _ask(
+        self,
+        keeper: Keeper,
+        header: Header,
+        request: StartRequest,
+        answered: Callable[[Answer], None],
+        ahead: bool,
+    ) -> None:
+        if header.store == self.store_id and header.namespace == self.settings.namespace:
+            keeper.ask(request, answered, ahead)
             return
-        there = f"store {one.header.store}, namespace {one.header.namespace!r}"
+        there = f"store {header.store}, namespace {header.namespace!r}"
         here = f"store {self.store_id}, namespace {self.settings.namespace!r}"
-        one.answered(Foreign(f"it is of {there}, and this worker is on {here}"))
+        answered(Foreign(f"it is of {there}, and this worker is on {here}"))
 
     def _open(self) -> None:
         """Try until the database has answered; in a native thread."""
@@ -234,7 +241,7 @@ class Office:
             early, self._early = self._early, deque()
         engine.start()
         for one in early:
-            self._ask(engine.keeper, one)
+            self._ask(engine.keeper, one.header, one.request, one.answered, one.ahead)
 
     def _give_up(self) -> None:
         now = time.monotonic()

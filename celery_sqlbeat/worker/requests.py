@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 _LARGEST_FENCE = 2**63 - 1
 _MOST_CELERY_RETRIES = 2**31 - 1
 
@@ -14,10 +14,16 @@ def can_be_asked(run_id: Any, claim_id: Any, fence: Any, start_id: Any, celery_r
     One message from a hostile producer must not become the error of a whole batch.
     """
     return (
-        all(type(one) is str and _UUID.fullmatch(one) is not None for one in (run_id, claim_id, start_id))
+        _is_id(run_id)
+        and _is_id(claim_id)
+        and _is_id(start_id)
         and _is_whole(fence, _LARGEST_FENCE)
         and _is_whole(celery_retries, _MOST_CELERY_RETRIES)
     )
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is str and _is_uuid(value) is not None
 
 
 def _is_whole(value: Any, largest: int) -> bool:

@@ -93,8 +93,8 @@ class Reply:
         self._answer: Any = None
         self._has_left = False
 
-    def give(self, answer: Any) -> None:
-        """Say the answer, from any thread."""
+    def give(self, _asked: Asked, answer: Any) -> None:
+        """Say the answer to the message, from any thread."""
         with self._lock:
             self._answer = answer
             has_left = self._has_left

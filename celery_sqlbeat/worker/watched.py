@@ -22,7 +22,8 @@ def watch(req: Any, execution: Any, seen: Seen) -> None:
     watched = vars(base).get(_CLASS)
     if watched is None:
         watched = _watched(base, seen)
-        setattr(base, _CLASS, watched)
+        for one in (base, watched):  # who is watched already is watched by the same class
+            setattr(one, _CLASS, watched)
     req.__class__ = watched
     setattr(req, _EXECUTION, execution)
 

@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.worker import loop_slots
 from celery_sqlbeat.worker.answers import Answer, Away, Begun, Stale
 from celery_sqlbeat.worker.foresight import Foresight
-from celery_sqlbeat.worker.gate import Asked, Gate
+from celery_sqlbeat.worker.gate import Answered, Asked, Gate
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loop_slots import LoopSlots
 
@@ -50,8 +51,8 @@ class Shop:
 
     # What the slots see of the gate
 
-    def ask(self, asked: Asked, answered: Callable[[Any], None], ahead: bool = False) -> None:
-        self.asked[asked] = (answered, ahead)
+    def ask(self, asked: Asked, answered: Answered, ahead: bool = False) -> None:
+        self.asked[asked] = (partial(answered, asked), ahead)
 
     def hurry(self, asked: Asked) -> None:
         self.hurried.append(asked)
