@@ -121,23 +121,20 @@ class Watch:
         os.kill(os.getpid(), signal.SIGTERM if not self._wish.seconds else signal.SIGQUIT)
 
     def follow(self, worker: Any) -> None:
-        """Measure how long a message with a slot waits for its start."""
-        from celery_sqlbeat.worker.execution import Execution
-
-        admit, begin = worker._process_task, Execution.begin
+        """Measure how long a message with a slot waits until the pool has it. Both sides of a ratio pay for this."""
+        admit, hand_over = worker._process_task, worker.pool.apply_async
 
         def admitted(req: Any) -> Any:
             self._slots[req.id] = time.perf_counter()
             return admit(req)
 
-        def begun(execution: Any, holding: Any) -> None:
-            since = self._slots.pop(execution.req.id, None)
+        def handed_over(target: Any, *args: Any, **options: Any) -> Any:
+            since = self._slots.pop(options.get("correlation_id", ""), None)
             if since is not None:
                 self.delays.append(time.perf_counter() - since)
-            begin(execution, holding)
+            return hand_over(target, *args, **options)
 
-        worker._process_task = admitted
-        setattr(Execution, "begin", begun)  # noqa: B010 - mypy would not have it otherwise
+        worker._process_task, worker.pool.apply_async = admitted, handed_over
 
 
 _names: dict[str, str] = {}
@@ -174,8 +171,7 @@ def main(wish: Wish) -> Work:
         without_gossip=True,
         quiet=True,
     )
-    if wish.database_url is not None:
-        watch.follow(worker)
+    watch.follow(worker)
     if wish.pool == "gevent":
         from gevent.monkey import get_original
 

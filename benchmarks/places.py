@@ -81,11 +81,11 @@ class Place:
         return Recorded
 
     def _postgresql(self) -> Any:
-        import psycopg
+        from celery_sqlbeat.store.postgresql import _Patient
 
         place = self
 
-        class Recorded(psycopg.Connection[Any]):
+        class Recorded(_Patient):  # with its way to wait, which costs more than the driver's own
             def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
                 if place.recording is not None:
                     place.recording.append((query, params))
