@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -12,6 +13,7 @@ from celery.worker import state
 
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.threshold import NotBegun
 from celery_sqlbeat.worker.window import Window
 
 # The answers to one batch let many tasks begin in one instant, and an early acknowledgement needs a connection of its
@@ -41,7 +43,7 @@ class Call:
             execution.not_begun()
             raise
         try:
-            result = window.run(self._body)
+            result = window.run(partial(self._body, execution))
         except (WorkerShutdown, WorkerTerminate):
             execution.end(End.STOPPED)
             raise
@@ -60,7 +62,9 @@ class Call:
         else:
             options["callback"](result)
 
-    def _body(self) -> Any:
+    def _body(self, execution: Execution) -> Any:
+        if not execution.may_begin:
+            raise NotBegun
         if not self._limit:
             return self._target(*self._options["args"])
         from gevent import Timeout

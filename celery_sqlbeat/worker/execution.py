@@ -5,6 +5,7 @@ Hears what Celery says about this one request; requests without our header are n
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -22,6 +23,7 @@ from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report, report, seconds_until
 from celery_sqlbeat.worker.running import written
+from celery_sqlbeat.worker.threshold import NotBegun
 from celery_sqlbeat.worker.watched import Seen, let_go, watch
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Execution:
         """The run has begun; its body is about to."""
         self.holding = holding
         self._place = self._marks.take()
+        holding.tell_extended(partial(self._marks.extend, self._place))
         self._running.add(self)
         self.req.request_dict[HEADER] = written(self.req.request_dict[HEADER], holding.run, self._place)
         holding.on_stop(self._must_stop)
@@ -89,7 +92,12 @@ class Execution:
     def not_begun(self) -> None:
         """The body never ran."""
         if self._leave() and self.holding is not None:
-            self._office.unstart(self.holding)
+            self._office.unstart(self.holding, self._settled if self._is_late else None)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the run is still this worker's, at the last moment before its body."""
+        return self.holding is None or self.holding.is_safe
 
     def stop(self) -> None:
         """Have the task stopped, in the way of its pool."""
@@ -122,6 +130,8 @@ class Execution:
         with self.lock:
             was_over, self.is_over = self.is_over, True
         if not was_over:
+            if self.holding is not None:
+                self.holding.tell_extended(None)
             self._marks.give_back(self._place)
             self._running.discard(self)
             if not self._is_late:
@@ -159,6 +169,9 @@ class Execution:
             return  # its process is killed after this; on_timeout follows
         if isinstance(error, Retry):
             self.retry(error)
+            return
+        if isinstance(error, NotBegun):
+            self.not_begun()
             return
         self.end(*self._how(error, exc_info))
 

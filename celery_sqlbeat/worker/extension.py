@@ -16,6 +16,7 @@ from celery_sqlbeat.model import Node
 from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.flush import keep_what_children_have
 from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.header import HEADER
 from celery_sqlbeat.worker.loops import Loop, PipedLoop
@@ -152,6 +153,8 @@ class Extension:
         gate = Gate(self.office, loop)
         pool = pool_for(worker, gate, self._process, loop)
         self._node = self._node._replace(broker_fingerprint=fingerprint(worker.app.connection_for_read()))
+        if pool.kills_at_end:
+            keep_what_children_have(worker.pool, self._executions)
         worker.pool.stop = self._then(worker.pool.stop, self._drained)
         worker.pool.terminate = self._then(worker.pool.terminate, self._terminated)
         atexit.register(self._process_ends)

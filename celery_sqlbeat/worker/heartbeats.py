@@ -63,7 +63,7 @@ class Heartbeats:
             if one.run.run_id in lost:
                 self._lost(one)
             elif one.run.run_id not in busy:
-                one.sent_at = sent_at
+                one.extended(sent_at)
 
     def _try_again(self, failed: Iterable[Holding]) -> None:
         now = self._holdings.clock()

@@ -65,6 +65,7 @@ class Holding:
         self._clock = clock
         self._guard = guard
         self._on_stop: Callable[[], None] | None = None
+        self._on_extended: Callable[[float], None] | None = None
 
     @property
     def lost(self) -> bool:
@@ -85,6 +86,11 @@ class Holding:
     def stop_at(self) -> float:
         """When the task must be stopped, unless the lease is extended before."""
         return self.sent_at + self.stop_after
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether nobody else can have the run yet: a body that is about to begin may do so."""
+        return self.stop is None and self._clock() < self.stop_at
 
     def take(self) -> bool:
         """Say that the body begins now. False: it must not; the lease was given back, is lost, or is about to end.
@@ -107,6 +113,20 @@ class Holding:
                 self._on_stop = callback
                 return
         callback()
+
+    def tell_extended(self, callback: Callable[[float], None] | None) -> None:
+        """Tell until when the lease is safe, now and whenever it is extended; None: no more. It must not block."""
+        with self._guard:
+            self._on_extended = callback
+            if callback is not None:
+                callback(self.stop_at)
+
+    def extended(self, sent_at: float) -> None:
+        """For the keeper: a statement that was sent at that instant has extended the lease."""
+        with self._guard:
+            self.sent_at = sent_at
+            if self._on_extended is not None:
+                self._on_extended(self.stop_at)
 
     def must_stop(self, why: Stop) -> Callable[[], None] | None:
         """For the keeper, which holds the guard: mark it as stopped; returns what to call when the guard is free."""

@@ -121,10 +121,10 @@ class Office:
             decided = ending(end, holding.run, self._backoff, random.random, error, traceback)
             self.keeper.finish(holding, decided, then)
 
-    def unstart(self, holding: Holding) -> None:
+    def unstart(self, holding: Holding, then: Then | None = None) -> None:
         """Give back a run whose body never ran."""
         if self.keeper is not None:
-            self.keeper.unstart(holding)
+            self.keeper.unstart(holding, then)
 
     def retrying(self, holding: Holding, seconds: float, then: Then) -> None:
         """Celery's own retry follows in so many seconds."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.flush import has_dropped
 from celery_sqlbeat.worker.gate import Gate
 from celery_sqlbeat.worker.loop_slots import LoopSlots
 from celery_sqlbeat.worker.loops import Action, Loop, PipedLoop, PlainLoop
@@ -24,11 +25,8 @@ class Pool:
         self._pool = pool
 
     def has_dropped(self, execution: Execution) -> bool:
-        """Whether the pool has forgotten a task that no child had accepted: it does so when the connection is lost."""
-        if not self.kills_at_end or execution.pid is not None:
-            return False
-        result = execution.req._apply_result and execution.req._apply_result()
-        return result is None or result._job not in self._pool._pool._cache
+        """Whether the pool has forgotten a task that no child has: it does so when the connection is lost."""
+        return self.kills_at_end and has_dropped(self._pool, execution)
 
 
 def loop_for(worker: Any, consumer: Any) -> Loop:

@@ -3,6 +3,7 @@
 In prefork the request travels to the child process, and the marks are memory that it shares with the main process.
 """
 
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
@@ -46,6 +47,14 @@ def current_run() -> CurrentRun | None:
         return None
     job_name, scheduled_for, attempt, fence, place = facts
     return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, partial(_is_lost, place))
+
+
+def may_begin(request: Mapping[str, Any]) -> bool:
+    """Whether the run of this request is still this worker's; in the process that is about to run its body."""
+    header = request.get(HEADER)
+    facts = header.get(STARTED) if isinstance(header, Mapping) else None
+    now = time.monotonic()
+    return not facts or all(marks.is_safe(facts[-1], now) for marks in _shared)
 
 
 def _on_task_success(sender: Any = None, **_: Any) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from celery_sqlbeat.worker.threshold import hand_over
+
 logger = logging.getLogger(__name__)
 
 Seen = Mapping[str, Callable[..., None]]
@@ -36,7 +38,8 @@ def let_go(req: Any) -> None:
 def _watched(base: Any, seen: Seen) -> Any:
     hooks: dict[str, Any] = {name: _telling(getattr(base, name), tell) for name, tell in seen.items()}
     hooks |= {name: _late(getattr(base, name)) for name in ("acknowledge", "reject")}
-    return type(base.__name__, (base,), {**hooks, "cancel": _cancel(base.cancel), "__module__": base.__module__})
+    hooks |= {"cancel": _cancel(base.cancel), "execute_using_pool": hand_over}
+    return type(base.__name__, (base,), {**hooks, "__module__": base.__module__})
 
 
 def _telling(original: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:

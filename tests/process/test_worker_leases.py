@@ -120,6 +120,59 @@ def test_a_worker_that_stood_still_writes_nothing_and_stops_what_it_can(make_wor
     together({lane: make_workers(lane) for lane in chosen}, scenario)
 
 
+def test_no_body_begins_after_its_lease_in_a_child_that_stood_still(make_workers: MakeWorkers) -> None:
+    """Its message is in the pipe already; the main process cannot tell it anything, since it stands still as well."""
+    shop = make_workers(Lane("prefork", "redis", "postgresql", "early"))
+    worker = shop.work(concurrency=1).ready()
+    (child,) = worker.children()
+    psutil.Process(child).suspend()
+    name = shop.order("work.sleep", 0.1)
+    shop.dispatch()
+    shop.wait_for_states(name, "running")
+    worker.signal_main(signal.SIGSTOP)
+    wait_until_taken_over(shop, name)
+    psutil.Process(child).resume()
+    wait_for(lambda: psutil.Process(child).status() == psutil.STATUS_SLEEPING, PATIENCE, shop.logs)
+    worker.signal_main(signal.SIGCONT)
+    shop.dispatch_until(lambda: shop.states(name)[1:] == ["success"])
+    assert [start.attempt for start in shop.starts(name)] == [2], shop.logs()
+    assert_calm(worker)
+
+
+# A message is acknowledged between its lease and its body; a broker may take its time for that.
+_SLOW_TO_ACKNOWLEDGE = """
+import pathlib, time
+from celery.worker.request import Request
+on_accepted = Request.on_accepted
+
+def accept_slowly(self, pid, time_accepted):
+    on_accepted(self, pid, time_accepted)
+    if not pathlib.Path("accepted").exists():
+        pathlib.Path("accepted").touch()
+        time.sleep(1)
+
+Request.on_accepted = accept_slowly
+"""
+
+
+def test_no_body_begins_after_its_lease_in_a_worker_that_stood_still(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, extra=_SLOW_TO_ACKNOWLEDGE)
+        worker = shop.work(lane.pool).ready()
+        name = shop.order("work.sleep", 0.1)
+        shop.dispatch()
+        wait_for((shop.folder / "accepted").exists, PATIENCE, shop.logs)
+        worker.signal(signal.SIGSTOP)
+        wait_until_taken_over(shop, name)
+        worker.signal(signal.SIGCONT)
+        shop.dispatch_until(lambda: shop.states(name)[1:] == ["success"])
+        assert [start.attempt for start in shop.starts(name)] == [2], shop.logs()
+        assert_calm(worker)
+
+    chosen = [lane for lane in lanes(*POOLS, among=FROZEN) if lane.pool != "prefork"]
+    together({lane: make_workers(lane) for lane in chosen}, scenario)
+
+
 @pytest.mark.parametrize("lane", lanes("prefork"), ids=lane_name)
 def test_what_a_child_did_while_its_worker_stood_still_is_not_recorded(make_workers: MakeWorkers, lane: Lane) -> None:
     """Nobody stops the child of a frozen process; its outcome comes too late, and the fence is the protection."""

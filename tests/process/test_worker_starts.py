@@ -41,6 +41,49 @@ def are_rejected(events: list[dict[str, Any]], *run_ids: str) -> bool:
     return all(dropped.count(run_id) >= run_ids.count(run_id) for run_id in run_ids)
 
 
+# The main process loses its connection before it hears from the child that this one has taken the task.
+_CUT_AT_ONCE = """
+import os, time
+from celery.signals import worker_ready
+
+@worker_ready.connect
+def prepare(sender, **_):
+    hand_over = sender.pool.apply_async
+
+    def hand_over_and_cut(*args, **kwargs):
+        sender.pool.apply_async = hand_over
+        job = hand_over(*args, **kwargs)
+
+        def cut():
+            if job._write_to is None:
+                sender.hub.call_soon(cut)
+                return
+            while not os.path.exists("witness.log"):
+                time.sleep(0.01)
+            raise ConnectionResetError("by the test")
+
+        sender.hub.call_soon(cut)
+        return job
+
+    sender.pool.apply_async = hand_over_and_cut
+"""
+
+
+@pytest.mark.parametrize("acks", ["early", "late"])
+def test_a_body_that_began_as_the_connection_broke_is_not_given_back(make_workers: MakeWorkers, acks: str) -> None:
+    lane = Lane("prefork", "redis", "postgresql", acks)
+    shop = make_workers(lane)
+    shop.write_app(lane, extra=_CUT_AT_ONCE)
+    worker = shop.work(concurrency=1).ready()
+    name = shop.order("work.sleep", 2)
+    shop.dispatch()
+    worker.says("by the test", seconds=PATIENCE)
+    shop.wait_for_states(name, "success")
+    (run,) = shop.attempts(name)
+    assert [start.fence for start in shop.starts(name)] == [run.fence], shop.logs()
+    assert_calm(worker)
+
+
 @pytest.mark.parametrize("lane", lanes("prefork", "threads", among=HOLDERS), ids=lane_name)
 def test_nothing_begins_without_its_lease(make_workers: MakeWorkers, lane: Lane) -> None:
     shop = make_workers(lane)

@@ -17,6 +17,7 @@ from celery_sqlbeat.worker.header import HEADER, Header
 from celery_sqlbeat.worker.holdings import Holdings
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.stopped import TaskStopped
+from celery_sqlbeat.worker.threshold import NotBegun
 from celery_sqlbeat.worker.timing import Timing
 from tests.process.brokers import SLOT
 from tests.unit.worker.test_header import CLAIM, RAW
@@ -91,8 +92,9 @@ class Office:
         self.retries.append(seconds)
         self._then.append(then)
 
-    def unstart(self, holding: Any) -> None:
+    def unstart(self, holding: Any, then: Any) -> None:
         self.given_back += 1
+        self._then.append(then)
 
     def write(self) -> None:
         while self._then:
@@ -107,6 +109,11 @@ class Holding:
 
     def on_stop(self, callback: Any) -> None:
         self.stop = callback
+
+    def tell_extended(self, callback: Any) -> None:
+        self.told = callback
+        if callback is not None:
+            callback(1000.0)
 
 
 class Loop:
@@ -278,6 +285,24 @@ def test_what_never_ran_is_given_back_once() -> None:
     bench.execution.not_begun()
     bench.execution.not_begun()
     assert bench.office.given_back == 1 and bench.office.ended == []
+
+
+def test_a_body_that_may_not_begin_is_given_back_and_its_message_acknowledged_after_that() -> None:
+    bench = Bench()
+    bench.fails(NotBegun())
+    assert bench.office.given_back == 1 and not bench.office.ended and not bench.req.said
+    bench.office.write()
+    assert bench.req.said == ["acknowledged"]
+
+
+def test_the_process_of_a_task_sees_until_when_its_lease_is_safe() -> None:
+    bench = Bench()
+    place = bench.req.request_dict[HEADER]["started"][-1]
+    assert bench.marks.is_safe(place, 999.9) and not bench.marks.is_safe(place, 1000.0)
+    bench.holding.told(2000.0)
+    assert bench.marks.is_safe(place, 1999.9)
+    bench.execution.not_begun()
+    assert bench.holding.told is None  # the place is somebody else's from here on
 
 
 def test_a_success_counts_although_its_process_ended_before_it_was_heard() -> None:

@@ -35,12 +35,27 @@ def test_a_mark_says_of_one_run_that_its_task_succeeded() -> None:
     assert marks.take() == one and not marks.has_succeeded(one)
 
 
+def test_a_lease_is_safe_until_its_time_and_while_it_is_not_lost() -> None:
+    marks = Marks(2)
+    one, two = marks.take(), marks.take()
+    assert not marks.is_safe(one, 0.0)
+    marks.extend(one, 5.0)
+    marks.extend(two, 5.0)
+    assert marks.is_safe(one, 4.9) and not marks.is_safe(one, 5.0)
+    marks.set(one)
+    assert not marks.is_safe(one, 4.9) and marks.is_safe(two, 4.9)
+    marks.give_back(two)
+    assert marks.take() == two and not marks.is_safe(two, 4.9)
+
+
 def test_a_run_beyond_the_last_place_has_no_mark() -> None:
     marks = Marks(1)
     marks.take()
     assert marks.take() is None
     marks.set(None)
+    marks.extend(None, 1.0)
     marks.give_back(None)
+    assert marks.is_safe(None, 2.0)
 
 
 def test_a_place_out_of_a_message_is_not_trusted() -> None:

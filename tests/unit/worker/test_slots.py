@@ -9,6 +9,7 @@ import pytest
 
 from celery_sqlbeat.worker.call import Call
 from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.threshold import NotBegun
 from celery_sqlbeat.worker.window import Window
 
 
@@ -22,7 +23,8 @@ def window() -> Window:
 
 
 def execution(**members: Any) -> Execution:
-    return cast(Execution, SimpleNamespace(req=SimpleNamespace(revoked=lambda: False), **members))
+    request = SimpleNamespace(revoked=lambda: False)
+    return cast(Execution, SimpleNamespace(**{"req": request, "may_begin": True, **members}))
 
 
 def test_few_acknowledge_at_once_since_each_takes_a_connection() -> None:
@@ -42,6 +44,18 @@ def test_few_acknowledge_at_once_since_each_takes_a_connection() -> None:
     for thread in threads:
         thread.join()
     assert 1 <= most[0] <= 4
+
+
+def test_a_body_whose_lease_ended_while_its_message_was_acknowledged_does_not_begin() -> None:
+    errors: list[BaseException] = []
+    options = {
+        "accept_callback": lambda pid, at: None,
+        "error_callback": lambda info: errors.append(info.exception),
+        "args": (),
+    }
+    call = Call(SimpleNamespace(getpid=lambda: 7), lambda: pytest.fail("it began"), options)
+    call.run(execution(may_begin=False), window())
+    assert [type(getattr(error, "exc", error)) for error in errors] == [NotBegun]
 
 
 def test_a_task_that_could_not_be_accepted_is_given_back() -> None:

@@ -1,0 +1,63 @@
+"""The last look before a body."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.worker import running
+from celery_sqlbeat.worker.header import HEADER, STARTED
+from celery_sqlbeat.worker.marks import Marks
+from celery_sqlbeat.worker.threshold import NotBegun, cross, hand_over
+
+
+@pytest.fixture
+def marks(monkeypatch: pytest.MonkeyPatch) -> Marks:
+    made = Marks(8)
+    monkeypatch.setattr(running, "_shared", [made])
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    return made
+
+
+def trace(*given: Any) -> Any:
+    return given
+
+
+def test_a_body_begins_while_its_lease_is_safe(marks: Marks) -> None:
+    place = marks.take()
+    marks.extend(place, 100.1)
+    request = {HEADER: {STARTED: ["job", "slot", 1, 7, place]}}
+    assert cross(trace, "task", "run", request, "body") == ("task", "run", request, "body")
+    marks.extend(place, 100.0)
+    with pytest.raises(NotBegun):
+        cross(trace, "task", "run", request, "body")
+
+
+@pytest.mark.parametrize("request_", [{}, {HEADER: None}, {HEADER: {}}])
+def test_what_has_no_run_begins(marks: Marks, request_: dict[str, Any]) -> None:
+    assert cross(trace, "task", "run", request_) == ("task", "run", request_)
+
+
+def test_a_request_hands_over_the_look_with_the_task() -> None:
+    handed: list[Any] = []
+
+    class Request:
+        id = _type = _request_dict = _body = _content_type = _content_encoding = "x"
+        _task = SimpleNamespace(soft_time_limit=None, time_limit=None)
+        _app = SimpleNamespace(use_fast_trace_task=False)
+        on_accepted = on_timeout = on_success = on_failure = None
+        time_limits = (None, None)
+
+        def revoked(self) -> bool:
+            return False
+
+    class Pool:
+        def apply_async(self, target: Any, args: Any, **options: Any) -> "Pool":
+            handed.append((target, args))
+            return self
+
+    req: Any = Request()
+    hand_over(req, Pool())
+    ((target, args),) = handed
+    assert target is cross and callable(args[0]) and args[1:] == ("x",) * 6
