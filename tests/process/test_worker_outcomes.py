@@ -305,3 +305,18 @@ def test_every_row_of_the_page_is_held_against_a_worker() -> None:
     unread = [how for how in page() if f'"{how}"' not in sources]
     assert not unread
     assert len(page()) > len({case.how for case in CASES.values()}) > 15
+
+
+@pytest.mark.parametrize("lane", lanes(), ids=lane_name)
+def test_a_memory_error_is_a_failure_even_where_it_ends_the_worker(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    worker = shop.work(lane.pool).ready()
+    job = shop.order("work.out_of_memory")
+    shop.dispatch()
+    run = assert_outcome(shop, job, AGAIN)
+    assert "MemoryError" in str(run.error)
+    if lane.pool in ("prefork", "solo"):
+        assert worker.wait() == 1
+    else:
+        worker.stop()
+    assert shop.states(job) == ["retry"] and shop.worker_nodes()[0].stopped_at is not None

@@ -259,6 +259,13 @@ def _on_task_postrun(sender: Any = None, **_: Any) -> None:
 task_postrun.connect(_on_task_postrun)
 
 
+@task("out_of_memory")
+def out_of_memory(self: Any) -> NoReturn:
+    """End as where no memory is left."""
+    with witnessed(self):
+        raise MemoryError("none left")
+
+
 @task("leave")
 def leave(self: Any) -> NoReturn:
     """End the process in order, where it is a child's."""
