@@ -1,7 +1,6 @@
 """Who a beat is, and who else is there: registers this beat, and knows which queues have workers with the extension."""
 
 import itertools
-import json
 import os
 import socket
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from celery_sqlbeat.brokerage import differ_for_certain
 from celery_sqlbeat.errors import OtherBroker
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.model import Node, SeenNode
+from celery_sqlbeat.queues import Queues, read
 from celery_sqlbeat.store.protocol import NodeStore
 
 _KNOWN_SECONDS = 10.0  # how long the list of nodes is taken for true; a new worker gets leased slots within this time
@@ -34,7 +34,7 @@ class Standing:
         self._memory = worker_memory
         self._alive_seconds = alive_seconds
         self._machine = machine
-        self._known: tuple[float, list[SeenNode]] | None = None
+        self._known: tuple[float, list[tuple[SeenNode, Queues]]] | None = None
         self.claimed = 0
         host = socket.gethostname()
         # The random part makes it another beat after a restart, even under the same process id.
@@ -86,23 +86,26 @@ class Standing:
 
     def leases(self, queue: str | None) -> bool:
         """Whether a worker with the extension consumes this queue, or did within the time that is remembered."""
-        return any(queue in _queues(node) for node in self._workers())
+        return queue is not None and any(
+            queue in queues.consumed or queues.left.get(queue, self._memory) + _silent_seconds(node) < self._memory
+            for node, queues in self._workers()
+        )
 
     def may_republish(self, queue: str | None) -> bool:
         """Whether a worker with the extension that lives now consumes this queue."""
         return any(
-            queue in _queues(node)
-            for node in self._workers()
-            if node.stopped_at is None and (node.now - node.heartbeat_at).total_seconds() < self._alive_seconds
+            queue in queues.consumed
+            for node, queues in self._workers()
+            if node.stopped_at is None and _silent_seconds(node) < self._alive_seconds
         )
 
-    def _workers(self) -> Iterable[SeenNode]:
+    def _workers(self) -> Iterable[tuple[SeenNode, Queues]]:
         now = self._machine.clock()
         if self._known is None or now - self._known[0] > _KNOWN_SECONDS:
-            self._known = (now, [node for node in self._nodes.seen(self._memory) if node.kind == "worker"])
+            workers = [node for node in self._nodes.seen(self._memory) if node.kind == "worker"]
+            self._known = (now, [(node, read(node.queues)) for node in workers])
         return self._known[1]
 
 
-def _queues(node: SeenNode) -> list[str]:
-    found: list[str] = json.loads(node.queues or "[]")
-    return found
+def _silent_seconds(node: SeenNode) -> float:
+    return (node.now - node.heartbeat_at).total_seconds()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
@@ -11,6 +10,7 @@ from typing import Any
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.handle.records import plain
 from celery_sqlbeat.model import JobCounts, SeenNode
+from celery_sqlbeat.queues import read
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import NodeStore
 
@@ -122,7 +122,7 @@ def _process(node: SeenNode, settings: Settings) -> Process:
         state=state,
         version=node.package_version,
         release=node.code_release,
-        queues=tuple(json.loads(node.queues or "[]")),
+        queues=tuple(sorted(read(node.queues).consumed)),
         broker=node.broker_fingerprint,
         claimed=node.claimed,
         skew_seconds=node.skew_seconds,

@@ -137,7 +137,7 @@ class Node(NamedTuple):
     package_version: str
     code_release: str | None = None
     queues: str | None = None
-    """A JSON array of queue names."""
+    """What `celery_sqlbeat.queues` tells."""
     broker_fingerprint: str | None = None
     skew_seconds: float | None = None
     claimed: int = 0

@@ -1,7 +1,6 @@
 """The extension of one worker: between Celery's consumer and its pool, from its first connection to its end."""
 
 import atexit
-import json
 import logging
 import os
 import socket
@@ -14,6 +13,7 @@ from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import NAMES, Settings
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.worker import running
+from celery_sqlbeat.worker.consumption import Consumption
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.flush import keep_what_children_have
@@ -52,6 +52,7 @@ class Extension:
         # The random part makes it another worker after a restart, even under the same process id.
         name = f"{worker.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._node = Node(name, "worker", host, os.getpid(), celery_sqlbeat.__version__)
+        self._consumption = Consumption(settings.worker_memory)
         database = NAMES[0]
         is_configured = database in worker.app.conf or bool(os.environ.get(database.upper()))
         self.office = Office(settings, self._describe, is_configured)
@@ -191,4 +192,4 @@ class Extension:
 
     def _describe(self) -> Node:
         consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._parts is not None else []
-        return self._node._replace(queues=json.dumps(sorted(queue.name for queue in consumed)))
+        return self._node._replace(queues=self._consumption.tell(queue.name for queue in consumed))

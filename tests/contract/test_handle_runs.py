@@ -210,7 +210,7 @@ def test_the_status_counts_what_there_is(beat: Handle, world: World) -> None:
     world.add("due", NextRunTime=NOON - timedelta(seconds=42))
     nodes = world.store.nodes()
     nodes.note(Node("beat@a/1", "beat", "a", 1, "0.1", "r1", claimed=3, skew_seconds=0.25))
-    nodes.note(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery", "slow"]'))
+    nodes.note(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery", "slow", ["left", 9.5]]'))
     nodes.note(Node("worker@b/3", "worker", "b", 3, "0.1"))
     nodes.stop("worker@b/3")
     found = beat.status()

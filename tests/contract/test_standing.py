@@ -4,14 +4,16 @@ import pytest
 
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.errors import OtherBroker
+from celery_sqlbeat.model import Node
+from celery_sqlbeat.queues import tell
 from tests.contract.world import World
 
-ALIVE = 30.0
+ALIVE, MEMORY = 30.0, 3600.0
 REDIS, OTHER_REDIS, RABBITMQ = "redis//one:6379/0", "redis//two:6379/0", "amqp//one:5672//"
 
 
 def beat(world: World, broker: str | None) -> Standing:
-    return Standing(world.store.nodes(), "0.1.0", None, 3600, ALIVE, broker=broker)
+    return Standing(world.store.nodes(), "0.1.0", None, MEMORY, ALIVE, broker=broker)
 
 
 def test_beats_of_one_broker_stand_side_by_side(world: World) -> None:
@@ -59,3 +61,44 @@ def test_of_two_beats_that_start_in_one_moment_the_later_gives_way(world: World)
     living = [node.node_id for node in world.store.nodes().seen(ALIVE) if node.stopped_at is None]
     assert living == [second.name]
     second.join(ALIVE)
+
+
+def worker(left: dict[str, float] | None = None) -> Node:
+    """A worker that consumes one queue and has left others, so many seconds ago."""
+    return Node("worker@a/1", "worker", "a", 1, "0.1.0", queues=tell(["default"], left or {}))
+
+
+@pytest.mark.parametrize("ends", ["in order", "by force"])
+def test_a_queue_is_leased_as_long_after_its_last_worker_as_is_remembered(world: World, ends: str) -> None:
+    nodes = world.store.nodes()
+    nodes.note(worker())
+    if ends == "in order":
+        nodes.stop("worker@a/1")
+    world.later(MEMORY - 1)
+    assert beat(world, None).leases("default") and not beat(world, None).may_republish("default")
+    world.later(2)
+    assert not beat(world, None).leases("default")
+
+
+def test_a_queue_that_a_living_worker_has_left_is_leased_as_long_and_gets_no_copies(world: World) -> None:
+    nodes = world.store.nodes()
+    nodes.note(worker())
+    world.later(60)
+    nodes.note(worker({"left": 50.0}))
+    standing = beat(world, None)
+    assert standing.leases("left") and not standing.may_republish("left")
+    assert standing.leases("default") and standing.may_republish("default")
+    assert not standing.leases("other") and not standing.leases(None)
+    world.later(60)
+    nodes.note(worker({"left": MEMORY + 1}))
+    assert not beat(world, None).leases("left")
+
+
+def test_a_worker_that_stops_is_remembered_for_what_it_left_from_when_it_left_it(world: World) -> None:
+    nodes = world.store.nodes()
+    nodes.note(worker({"left": 600.0}))
+    nodes.stop("worker@a/1")
+    world.later(MEMORY - 601)
+    assert beat(world, None).leases("left")
+    world.later(2)
+    assert not beat(world, None).leases("left") and beat(world, None).leases("default")

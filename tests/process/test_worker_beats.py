@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from celery_sqlbeat.queues import read
 from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
@@ -88,3 +89,27 @@ def test_a_killed_worker_is_followed_by_another_without_anybodys_help(make_worke
     assert lost.attempt == 1 and second.attempt == 2 and second.at - start.at > LEASE - 1
     beat.stop()
     other.stop()
+
+
+@pytest.mark.parametrize("lane", lanes("threads", among=BOTH), ids=lane_name)
+def test_a_queue_that_a_worker_has_just_ceased_to_consume_keeps_its_leases(
+    make_workers: MakeWorkers, lane: Lane
+) -> None:
+    """Its slot waits, and only one message does, until somebody consumes the queue again."""
+    shop = make_workers(lane)
+    shop.write_app(lane, beat_schedule={"waits": {"task": "work.note", "schedule": 1, "args": []}})
+    worker = shop.work(lane.pool).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+    shop.wait_for_answer()
+    queue = shop.place.queue("default")
+    shop.control("cancel_consumer", queue=queue)
+    wait_for(lambda: queue not in read(shop.worker_nodes()[0].queues).consumed, PATIENCE, shop.logs)
+    beat = shop.start()
+    wait_for(lambda: shop.states("waits"), PATIENCE, shop.logs)
+    wait_for(lambda: shop.job("waits").published_at or shop.states("waits") != ["claimed"], PATIENCE, shop.logs)
+    assert shop.states("waits") == ["claimed"], shop.logs()
+    shop.control("add_consumer", queue=queue)
+    wait_for(lambda: shop.states("waits").count("success") >= 2, PATIENCE, shop.logs)
+    assert "dispatched" not in shop.states("waits")
+    beat.stop()
+    worker.stop()

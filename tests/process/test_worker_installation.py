@@ -1,6 +1,5 @@
 """The extension installs itself in each worker, says who it is, and is silent where nobody asked for it."""
 
-import json
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.queues import read
 from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import PATIENCE, Lane, WorkerShop
@@ -36,7 +36,7 @@ def stats(shop: WorkerShop) -> dict[str, Any]:
 
 def queues(shop: WorkerShop) -> list[str]:
     nodes = shop.worker_nodes()
-    return json.loads(nodes[0].queues or "[]") if nodes else []
+    return sorted(read(nodes[0].queues).consumed) if nodes else []
 
 
 def test_a_worker_says_which_store_it_is_on(shop: WorkerShop) -> None:
@@ -61,6 +61,7 @@ def test_queues_that_come_and_go_are_told(shop: WorkerShop) -> None:
     wait_for(lambda: queues(shop) == sorted([first, "more-of-it"]), PATIENCE, shop.logs)
     shop.control("cancel_consumer", queue="more-of-it")
     wait_for(lambda: queues(shop) == [first], PATIENCE, shop.logs)
+    assert list(read(shop.worker_nodes()[0].queues).left) == ["more-of-it"]
 
 
 def test_a_worker_without_any_setting_of_ours_makes_no_file_and_says_nothing(shop: WorkerShop) -> None:
