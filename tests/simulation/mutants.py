@@ -115,7 +115,11 @@ MUTANTS = (
     _mutant("fence not raised on reclaim", (RUNS_SQL, "Fence = Jobs.Fence + 1", "Fence = Jobs.Fence + 0")),
     _mutant(
         "release at terminate instead of at the task's end",
-        (KEEPER, "            call(callback)\n", "            call(callback)\n            self.gone(one)\n"),
+        (
+            KEEPER,
+            "            call(callback)\n",
+            "            call(callback)\n            self._end(one, _abandoned(one), 0.0, None)\n",
+        ),
     ),
     _mutant(
         "next slot from the heartbeat instead of the claim",
@@ -172,8 +176,8 @@ MUTANTS = (
         "lease end counted from the reply instead of the sending",
         (
             "celery_sqlbeat/worker/heartbeats.py",
-            "one.sent_at = sent_at",
-            "one.sent_at = self._holdings.clock()",
+            "one.extended(sent_at)",
+            "one.extended(self._holdings.clock())",
         ),
     ),
     _mutant(
@@ -262,6 +266,11 @@ MUTANTS = (
             "celery_sqlbeat/worker/heartbeats.py",
             "due = [one for one in due if one.is_extended]",
             "due = list(due)",
+        ),
+        (
+            "celery_sqlbeat/worker/heartbeats.py",
+            "for one in held if one.is_extended)",
+            "for one in held)",
         ),
     ),
     _mutant(
