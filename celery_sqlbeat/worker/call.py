@@ -63,7 +63,7 @@ class Call:
             options["callback"](result)
 
     def _body(self, execution: Execution) -> Any:
-        if not execution.may_begin:
+        if not execution.begin_body():
             raise NotBegun
         if not self._limit:
             return self._target(*self._options["args"])

@@ -4,6 +4,7 @@ Hears what Celery says about this one request; requests without our header are n
 """
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -80,6 +81,8 @@ class Execution:
         # A process that retires or is killed at once after its task takes the report along: what is done is done.
         if how in (End.CHILD_LOST, End.STOPPED) and self._marks.has_succeeded(self._place):
             how, error = End.SUCCESS, NO_REPORT
+        elif how is End.STOPPED and self.give_back_unbegun():
+            return
         if self._leave() and self.holding is not None:
             then = self._settled if self._is_late else None
             self._office.finish(self.holding, how, error.error, error.traceback, then)
@@ -94,10 +97,17 @@ class Execution:
         if self._leave() and self.holding is not None:
             self._office.unstart(self.holding, self._settled if self._is_late else None)
 
-    @property
-    def may_begin(self) -> bool:
-        """Whether the run is still this worker's, at the last moment before its body."""
-        return self.holding is None or self.holding.is_safe
+    def give_back_unbegun(self) -> bool:
+        """Give the run back if nobody has begun its body, and see to it that nobody does."""
+        with self.lock:  # while it is held, the place is nobody else's
+            is_unbegun = not self.is_over and self._marks.forbid(self._place)
+        if is_unbegun:
+            self.not_begun()
+        return is_unbegun
+
+    def begin_body(self) -> bool:
+        """Say that the body begins, in pools that run it in this process; False where it may not any more."""
+        return self.holding is None or (self.holding.is_safe and self._marks.begin(self._place, time.monotonic()))
 
     def stop(self) -> None:
         """Have the task stopped, in the way of its pool."""

@@ -82,9 +82,14 @@ class Extension:
             return
         self._parts.gate.leave(is_closing)
         self._parts.pool.slots.leave()
-        for execution in list(self._executions) if not is_closing else ():
-            if self._parts.pool.has_dropped(execution):
+        for execution in list(self._executions):
+            if is_closing:
+                # Celery's pool hands nothing to its children from here on, and starts none for those that retire.
+                execution.give_back_unbegun()
+            elif self._parts.pool.has_dropped(execution):
                 execution.not_begun()
+        if is_closing:
+            self._parts.loop.run()  # what was answered meanwhile, and nobody serves the loop while the pool drains
 
     def queues_changed(self) -> None:
         """The worker consumes another queue, or one less."""
@@ -174,6 +179,8 @@ class Extension:
         """The pool is empty: write the outcomes, and acknowledge what waited for them while there is a connection."""
         if self._parts is not None:
             self._parts.loop.run()
+            for execution in list(self._executions):
+                execution.give_back_unbegun()  # where the worker ended while it had no connection
             self.office.settle()
             self._parts.loop.run()
 

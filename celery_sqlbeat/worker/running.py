@@ -49,12 +49,12 @@ def current_run() -> CurrentRun | None:
     return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, partial(_is_lost, place))
 
 
-def may_begin(request: Mapping[str, Any]) -> bool:
-    """Whether the run of this request is still this worker's; in the process that is about to run its body."""
+def begin(request: Mapping[str, Any]) -> bool:
+    """Say in the process of the body that it begins; False where its run is not this worker's any more."""
     header = request.get(HEADER)
     facts = header.get(STARTED) if isinstance(header, Mapping) else None
     now = time.monotonic()
-    return not facts or all(marks.is_safe(facts[-1], now) for marks in _shared)
+    return not facts or all(marks.begin(facts[-1], now) for marks in _shared)
 
 
 def _on_task_success(sender: Any = None, **_: Any) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
-from celery_sqlbeat.worker.running import may_begin
+from celery_sqlbeat.worker.running import begin
 
 
 class NotBegun(Ignore):  # type: ignore[misc]  # Celery has no types; to it the task has ended, and nothing is stored
-    """Instead of the body: the lease of its run is lost, or about to end."""
+    """Instead of the body: the lease of its run is lost, or about to end, or was given back."""
 
 
 def cross(trace: Callable[..., Any], task: str, run: str, request: Mapping[str, Any], *rest: Any) -> Any:
     """In the process of the pool: what Celery would run there, if it still may."""
-    if not may_begin(request):
+    if not begin(request):
         raise NotBegun
     return trace(task, run, request, *rest)
 

@@ -7,6 +7,7 @@ from typing import Any
 import celery.app.defaults
 import pytest
 
+from celery_sqlbeat.lifecycle import RUNNING
 from tests.process.beats import wait_for
 from tests.process.brokers import Wire
 from tests.process.conftest import MakeWorkers
@@ -28,6 +29,7 @@ RETURNS = "It returns"
 NOT_BEGUN = "A warm shutdown finds it not begun"
 STOPPED = "A soft or cold shutdown ends it"
 AN_AGE = 600
+UNTOUCHED = 60.0  # seconds of a lease that must not end, even where a busy machine stands still for a while
 WARM = [
     Lane("prefork", "redis", "postgresql", "late"),
     Lane("threads", "rabbitmq", "sqlite", "early"),
@@ -74,6 +76,53 @@ def test_a_warm_shutdown_lets_tasks_end_and_gives_the_rest_back(make_workers: Ma
         other.stop()
 
     together({lane: make_workers(lane) for lane in lanes(among=WARM)}, scenario)
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [Lane("prefork", "redis", "postgresql", "late"), Lane("prefork", "rabbitmq", "sqlite", "early")],
+    ids=lane_name,
+)
+def test_a_warm_shutdown_gives_back_what_its_retired_children_would_have_run(
+    make_workers: MakeWorkers, lane: Lane
+) -> None:
+    """Celery gives a slot too many for each child that retires, and starts no child once its pool closes."""
+    shop = make_workers(lane)
+    shop.write_app(lane, sqlbeat_lock_timeout=UNTOUCHED)
+    names = [shop.order("work.note") for _ in range(60)]
+    worker = shop.work(lane.pool, "--max-tasks-per-child", "2", concurrency=2).ready()
+    shop.dispatch()
+    wait_for(lambda: len(shop.starts()) >= 12, PATIENCE, shop.logs)
+    worker.stop()
+    assert_calm(worker)
+    begun = {line.job for line in shop.starts()}
+    for name in names:
+        (run,) = shop.attempts(name)
+        expected = ("success",) if name in begun else ("claimed", "scheduled")
+        assert run.attempt == 1 and run.state in expected, f"{run}\n{shop.logs()}"
+    other = shop.work(lane.pool).ready()
+    shop.dispatch_until(lambda: all(shop.states(name) == ["success"] for name in names))
+    assert sorted(str(line.job) for line in shop.starts()) == sorted(names)
+    other.stop()
+    assert shop.place.take() == []
+
+
+@pytest.mark.parametrize("lane", lanes("prefork", among=WARM[:1]), ids=lane_name)
+def test_what_has_not_begun_is_given_back_while_another_task_still_ends(make_workers: MakeWorkers, lane: Lane) -> None:
+    shop = make_workers(lane)
+    shop.write_app(lane, sqlbeat_lock_timeout=UNTOUCHED)
+    long = shop.order("work.sleep", AN_AGE)
+    worker = shop.work(lane.pool, "--max-tasks-per-child", "2", concurrency=2).ready()
+    shop.dispatch()
+    shop.wait_for_start(long)
+    names = [shop.order("work.note") for _ in range(30)]
+    shop.dispatch()
+    wait_for(lambda: len(shop.starts(*names)) >= 4, PATIENCE, shop.logs)
+    worker.signal_main(signal.SIGTERM)
+    worker.says("Warm shutdown")
+    wait_for(lambda: {run.job_name for run in shop.runs() if run.state == RUNNING} == {long}, PATIENCE, shop.logs)
+    assert {run.attempt for run in shop.runs()} == {1}
+    assert worker.process.poll() is None
 
 
 def test_a_cold_shutdown_frees_its_runs_at_once(make_workers: MakeWorkers) -> None:
@@ -140,7 +189,6 @@ KILLED_CHILDREN = [
     Lane("prefork", "rabbitmq", "sqlite", "early"),
     Lane("prefork", "redis", "postgresql", "early"),
 ]
-UNTOUCHED = 60.0  # seconds of a lease that must not end, even where a busy machine stands still for a while
 LOST_CONNECTION = "The connection to the broker is lost, with `worker_cancel_long_running_tasks_on_connection_loss`"
 
 

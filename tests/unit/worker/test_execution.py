@@ -1,6 +1,7 @@
 """What Celery says about a request, and what the worker makes of it."""
 
 import gc
+import time
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -104,7 +105,7 @@ class Office:
 
 
 class Holding:
-    lost = False
+    lost, is_safe = False, True
     run = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, lease_seconds=120.0)
 
     def on_stop(self, callback: Any) -> None:
@@ -130,16 +131,19 @@ def execution_of(req: Request, office: Any, stop: Any, running: set[Execution], 
 
 
 class Bench:
-    """An execution that has begun, and what is around it."""
+    """An execution that has begun, also in a child or not, and what is around it."""
 
-    def __init__(self, late: bool = True) -> None:
+    def __init__(self, late: bool = True, in_child: bool = True, places: int = 8) -> None:
         self.req, self.office, self.stopped = Request(late), Office(), 0
         self.running: set[Execution] = set()
-        self.marks = Marks(8)
+        self.marks = Marks(places)
         self.execution = execution_of(self.req, self.office, self._stop, self.running, self.marks)
         self.holding = Holding()
         begun: Any = self.holding
         self.execution.begin(begun)
+        self.place = self.req.request_dict[HEADER]["started"][-1]
+        if in_child:
+            assert self.marks.begin(self.place, 0.0)
 
     def _stop(self, _execution: Execution) -> None:
         self.stopped += 1
@@ -297,10 +301,9 @@ def test_a_body_that_may_not_begin_is_given_back_and_its_message_acknowledged_af
 
 def test_the_process_of_a_task_sees_until_when_its_lease_is_safe() -> None:
     bench = Bench()
-    place = bench.req.request_dict[HEADER]["started"][-1]
-    assert bench.marks.is_safe(place, 999.9) and not bench.marks.is_safe(place, 1000.0)
+    assert bench.marks.begin(bench.place, 999.9) and not bench.marks.begin(bench.place, 1000.0)
     bench.holding.told(2000.0)
-    assert bench.marks.is_safe(place, 1999.9)
+    assert bench.marks.begin(bench.place, 1999.9)
     bench.execution.not_begun()
     assert bench.holding.told is None  # the place is somebody else's from here on
 
@@ -309,13 +312,50 @@ def test_a_success_counts_although_its_process_ended_before_it_was_heard() -> No
     """A process that retires while its worker stops takes its reports along."""
     lost, stopped, limited = Bench(), Bench(), Bench()
     for bench in (lost, stopped, limited):
-        bench.marks.succeed(bench.req.request_dict[HEADER]["started"][-1])
+        bench.marks.succeed(bench.place)
     lost.fails(WorkerLostError("gone"))
     stopped.execution.end(End.STOPPED)
     limited.execution.end(End.TIME_LIMIT)
     assert (lost.office.ended, lost.office.errors) == ([End.SUCCESS], [None])
     assert stopped.office.ended == [End.SUCCESS]
     assert limited.office.ended == [End.TIME_LIMIT]
+
+
+def test_what_no_child_has_begun_when_the_worker_stops_is_given_back_and_does_not_begin_then() -> None:
+    bench = Bench(in_child=False)
+    bench.execution.end(End.STOPPED)
+    assert bench.office.given_back == 1 and not bench.office.ended and not bench.running
+    assert not bench.marks.begin(bench.place, 0.0)
+
+
+def test_what_a_child_has_begun_is_not_given_back_and_not_disturbed() -> None:
+    bench = Bench()
+    assert not bench.execution.give_back_unbegun()
+    assert not bench.marks.is_set(bench.place) and bench.running
+    bench.execution.end(End.STOPPED)
+    assert bench.office.ended == [End.STOPPED] and not bench.office.given_back
+
+
+def test_a_body_in_this_process_is_not_taken_for_one_that_no_child_has_begun() -> None:
+    bench = Bench(in_child=False)
+    bench.holding.told(time.monotonic() + 60)
+    assert bench.execution.begin_body()
+    bench.execution.end(End.STOPPED)
+    assert bench.office.ended == [End.STOPPED]
+
+
+def test_a_body_that_was_given_back_does_not_begin_in_this_process() -> None:
+    bench = Bench(in_child=False)
+    bench.holding.told(time.monotonic() + 60)
+    assert bench.execution.give_back_unbegun() and not bench.execution.begin_body()
+
+
+def test_who_comes_after_a_run_in_its_place_may_begin() -> None:
+    bench = Bench(places=1)
+    bench.req.on_success((0, None, 0.1))
+    assert bench.marks.take() == bench.place
+    bench.marks.extend(bench.place, 1.0)
+    assert not bench.execution.give_back_unbegun() and bench.marks.begin(bench.place, 0.0)
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])

@@ -35,17 +35,31 @@ def test_a_mark_says_of_one_run_that_its_task_succeeded() -> None:
     assert marks.take() == one and not marks.has_succeeded(one)
 
 
-def test_a_lease_is_safe_until_its_time_and_while_it_is_not_lost() -> None:
+def test_a_body_begins_until_the_time_of_its_lease_and_while_it_is_not_lost() -> None:
     marks = Marks(2)
     one, two = marks.take(), marks.take()
-    assert not marks.is_safe(one, 0.0)
+    assert not marks.begin(one, 0.0)
     marks.extend(one, 5.0)
     marks.extend(two, 5.0)
-    assert marks.is_safe(one, 4.9) and not marks.is_safe(one, 5.0)
+    assert marks.begin(one, 4.9) and not marks.begin(one, 5.0)
     marks.set(one)
-    assert not marks.is_safe(one, 4.9) and marks.is_safe(two, 4.9)
+    assert not marks.begin(one, 4.9) and marks.begin(two, 4.9)
     marks.give_back(two)
-    assert marks.take() == two and not marks.is_safe(two, 4.9)
+    assert marks.take() == two and not marks.begin(two, 4.9)
+
+
+def test_a_body_that_was_forbidden_does_not_begin_and_one_that_has_begun_cannot_be_forbidden() -> None:
+    marks = Marks(2)
+    one, two = marks.take(), marks.take()
+    marks.extend(one, 5.0)
+    marks.extend(two, 5.0)
+    assert marks.forbid(one) and not marks.begin(one, 0.0)
+    assert marks.begin(two, 0.0) and not marks.forbid(two)
+    assert not marks.is_set(one) and not marks.is_set(two)
+    marks.give_back(one)
+    assert marks.take() == one
+    marks.extend(one, 5.0)
+    assert marks.begin(one, 0.0)
 
 
 def test_a_run_beyond_the_last_place_has_no_mark() -> None:
@@ -55,7 +69,7 @@ def test_a_run_beyond_the_last_place_has_no_mark() -> None:
     marks.set(None)
     marks.extend(None, 1.0)
     marks.give_back(None)
-    assert marks.is_safe(None, 2.0)
+    assert marks.begin(None, 2.0) and not marks.forbid(None)
 
 
 def test_a_place_out_of_a_message_is_not_trusted() -> None:

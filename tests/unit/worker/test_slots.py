@@ -24,7 +24,7 @@ def window() -> Window:
 
 def execution(**members: Any) -> Execution:
     request = SimpleNamespace(revoked=lambda: False)
-    return cast(Execution, SimpleNamespace(**{"req": request, "may_begin": True, **members}))
+    return cast(Execution, SimpleNamespace(**{"req": request, "begin_body": lambda: True, **members}))
 
 
 def test_few_acknowledge_at_once_since_each_takes_a_connection() -> None:
@@ -54,7 +54,7 @@ def test_a_body_whose_lease_ended_while_its_message_was_acknowledged_does_not_be
         "args": (),
     }
     call = Call(SimpleNamespace(getpid=lambda: 7), lambda: pytest.fail("it began"), options)
-    call.run(execution(may_begin=False), window())
+    call.run(execution(begin_body=lambda: False), window())
     assert [type(getattr(error, "exc", error)) for error in errors] == [NotBegun]
 
 
