@@ -12,6 +12,7 @@ import pytest
 
 from celery_sqlbeat.beat import signals
 from celery_sqlbeat.beat.signals import signals_wait
+from tests.process.beats import wait_for
 
 
 @pytest.fixture
@@ -23,9 +24,14 @@ def stopped() -> Iterator[list[int]]:
     signal.signal(signal.SIGTERM, before)
 
 
+def stop_this_thread() -> None:
+    """To this thread alone: what is sent to a process comes when one of its threads is at hand to take it."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+
 def test_a_signal_waits_until_the_end(stopped: list[int]) -> None:
     with signals_wait():
-        os.kill(os.getpid(), signal.SIGTERM)
+        stop_this_thread()
         assert stopped == []
     assert stopped == [signal.SIGTERM]
 
@@ -39,6 +45,7 @@ def test_a_signal_waits_even_if_another_thread_could_take_it(stopped: list[int])
             os.kill(os.getpid(), signal.SIGTERM)
             for _ in range(1000):
                 assert stopped == []
+        wait_for(lambda: stopped, 30)
     finally:
         over.set()
         other.join()
@@ -54,7 +61,7 @@ def test_an_exit_that_the_handler_raises_comes_at_the_end(stopped: list[int]) ->
 
     def batch() -> None:
         with signals_wait():
-            os.kill(os.getpid(), signal.SIGTERM)
+            stop_this_thread()
             steps.append("the batch is finished")
 
     with pytest.raises(SystemExit):
