@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _SPACING_SECONDS = 0.01  # between two claims: under load a few jobs share one, and nothing is later than this
 # A beat that others outpaced lets them go first for a while: it looks this much after the deadline, and claims what is
 # left by then. Without it each of N beats wakes for each slot, and N - 1 of them for nothing.
-_LAG_SECONDS = 0.025  # the others' spacing and a claim fit in; so late is a slot whose claimant died
+_LAG_SECONDS = 0.010  # the others' spacing and a claim fit in; so late is a slot whose claimant died
 _LAG_LASTS = 1.0  # seconds; slots that are further apart find every beat on time
 _LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 

@@ -16,7 +16,7 @@ from celery_sqlbeat.store.protocol import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 PATIENCE = 45.0
-LAG = 0.025  # seconds, of a beat that others outpaced
+LAG = 0.010  # seconds, of a beat that others outpaced
 WALK = 0.003  # seconds that a claim takes, with all that follows it
 RATE, SECONDS = 300, 5  # slots a second, of several beats together
 
@@ -195,11 +195,11 @@ def test_a_race_that_was_lost_does_not_make_a_later_slot_late() -> None:
     assert house.fired[-1] == pytest.approx(due, abs=0.011)
 
 
-def test_several_beats_wake_hardly_more_often_than_one() -> None:
+def test_four_beats_wake_less_than_three_times_as_often_as_one() -> None:
     alone, together = play(1), play(4)
     (one,) = alone
     assert one.fired and sum(len(house.fired) for house in together) < 1.1 * len(one.fired)
-    assert sum(house.asked["next_wake"] for house in together) < 2 * one.asked["next_wake"]
+    assert sum(house.asked["next_wake"] for house in together) < 3 * one.asked["next_wake"]
 
 
 def test_beats_take_turns_at_being_the_fastest() -> None:
