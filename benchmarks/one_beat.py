@@ -57,7 +57,7 @@ def start(wish: Wish) -> "subprocess.Popen[str]":
 
 def answer(process: "subprocess.Popen[str]") -> Cost:
     """What it has measured."""
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=900)
     if process.returncode:
         raise AssertionError(errors)
     return Cost(*json.loads(output))

@@ -126,8 +126,11 @@ def test_postgresql_goes_by_the_index(session: pg.PostgresqlSession, block: str,
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     assert used <= indexes, used
     assert not [node for node in nodes if node["Node Type"] == "Index Scan" and not _bounded(node)]
-    if block in ("read_due", "read_outbox", "read_attention"):
+    if block in ("read_due", "read_outbox", "read_attempts", "read_next"):
         assert not [node for node in nodes if node["Node Type"] == "Sort"], json.dumps(plan, indent=1)
+    if block == "read_next":
+        [above] = [node for node in nodes if "jobs_due" in [one.get("Index Name") for one in node.get("Plans", [])]]
+        assert above["Node Type"] == "Limit", "all that waits is read, not only the first"
 
 
 def _bounded(node: dict[str, Any]) -> bool:

@@ -272,11 +272,13 @@ RETURNING Id, JobName, LockedBy;
 SELECT
     statement_timestamp() AS Now,
     (
-        SELECT min(coalesce(RetryAt, NextRunTime))
+        SELECT coalesce(RetryAt, NextRunTime)
         FROM Jobs
         WHERE
             Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
             AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+        ORDER BY coalesce(RetryAt, NextRunTime) -- min() reads every row where the planner knows no better
+        LIMIT 1
     ) AS DueAt,
     leased.EndsAt,
     leased.PlannedAt,
