@@ -59,7 +59,7 @@ def main(numbers: Sequence[int] = JOBS, minutes: int = 1) -> None:
 
 
 def million() -> None:
-    """The same with the largest table, too, and for longer: CPU differs by more from minute to minute than with the jobs."""
+    """The same with the largest table, too, and for longer: CPU differs most from minute to minute."""
     main((*JOBS, MOST_JOBS), MANY_MINUTES)
 
 

@@ -81,7 +81,7 @@ class Extension:
         if self._parts is None:
             return
         self._parts.gate.leave(is_closing)
-        self._parts.pool.slots.leave()
+        self._parts.pool.slots.leave(is_closing)
         for execution in list(self._executions):
             if is_closing:
                 # Celery's pool hands nothing to its children from here on, and starts none for those that retire.

@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from celery_sqlbeat.worker.acks import Acks
 from celery_sqlbeat.worker.answers import Answer, Begun
 from celery_sqlbeat.worker.foresight import Foresight
 from celery_sqlbeat.worker.gate import Asked, Gate
@@ -22,6 +23,7 @@ class LoopSlots:
 
     def __init__(self, gate: Gate, worker: Any, process: Process) -> None:
         self._gate, self._worker, self._process = gate, worker, process
+        self._acks = Acks(worker.timer.call_after)
         self._foresight = Foresight()
         self._foreseen: deque[Asked] = deque()  # without a slot, and not asked yet
         self._ahead: dict[Asked, Answer | None] = {}  # without a slot, and asked; with the answer
@@ -57,8 +59,9 @@ class LoopSlots:
         self._waiting[asked] = time.monotonic()
         self._watch()
 
-    def leave(self) -> None:
+    def leave(self, is_closing: bool) -> None:
         """The connection has ended: whoever had a slot, or waited for one, has lost it."""
+        self._acks.leave(is_closing)
         self._waiting.clear()
         self._foreseen.clear()
         self._ahead.clear()
@@ -132,6 +135,7 @@ class LoopSlots:
             if not asked.is_cut:
                 self.release()
             return
+        self._acks.gather(asked.req.message)
         try:
             self._process(asked.req)
         except BaseException:

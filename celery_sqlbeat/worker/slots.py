@@ -35,8 +35,8 @@ class Slots(Protocol):
     def release(self) -> None:
         """The message that came last will not run."""
 
-    def leave(self) -> None:
-        """The connection has ended."""
+    def leave(self, is_closing: bool) -> None:
+        """The connection has ended: lost, or together with the worker."""
 
 
 class _FreeSlots:
@@ -48,7 +48,7 @@ class _FreeSlots:
     def release(self) -> None:
         """There is nothing to give back."""
 
-    def leave(self) -> None:
+    def leave(self, is_closing: bool) -> None:
         """Nothing was held."""
 
 

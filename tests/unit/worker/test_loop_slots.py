@@ -89,7 +89,7 @@ class Shop:
         self.running.append(req.asked)
 
     def message(self) -> Asked:
-        req = SimpleNamespace(_apply_result=None)
+        req = SimpleNamespace(_apply_result=None, message=SimpleNamespace(channel=None))
         asked = Asked.__new__(Asked)
         asked.req, asked.is_cut, asked.is_withdrawn = req, False, False
         req.asked = asked
@@ -209,7 +209,7 @@ def test_when_the_connection_ends_nobody_keeps_a_slot(shop: Shop) -> None:
     shop.get_going()
     ahead = [shop.message() for _ in range(3)]
     shop.semaphore.clear()  # as Celery does
-    shop.slots.leave()
+    shop.slots.leave(is_closing=False)
     for asked in ahead:
         asked.is_cut = True
     shop.answer(*ahead)
