@@ -43,7 +43,7 @@ class Storm:
         self._repairs: list[tuple[float, Callable[[], None]]] = []
         self.freezes: list[Freeze] = []
         self.kills: list[Kill] = []
-        self.strangers: list[str] = []  # processes that ended without being told to
+        self.strangers: list[str] = []  # processes that ended without being told to, or did not when they were
         self._told: set[int] = set()
         self.faults: Counter[str] = Counter()
 
@@ -78,11 +78,14 @@ class Storm:
         self.kills.append(Kill(process.process.pid, kind == "beat", time.monotonic()))
 
     def stop(self) -> None:
-        """End all processes in order."""
+        """End all processes in order; one that does not end is told of, and the others are judged all the same."""
         for process in self._running:
             process.process.terminate()
         for process in self._running:
-            process.process.wait(60)
+            try:
+                process.wait(60)
+            except AssertionError as error:
+                self.strangers.append(str(error)[-6000:])
 
     def kill(self) -> None:
         """End all processes by force."""

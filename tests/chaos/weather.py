@@ -123,7 +123,7 @@ def run(
         _settle(shop, storm, until)
         storm.stop()
         seen = _history(shop, storm, until)
-        broken = [*history.broken_promises(seen), *(f"died by itself: {text}" for text in storm.strangers)]
+        broken = [*history.broken_promises(seen), *(f"not as told: {text}" for text in storm.strangers)]
         states = Counter(each.state for each in seen.runs)
         return Report(seed, storm.faults, len(seen.bodies), states, broken, folder)
 
