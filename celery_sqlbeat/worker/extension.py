@@ -66,8 +66,7 @@ class Extension:
         if self._parts is None:
             self._parts = self._assemble(consumer)
             ask_before_refusing(consumer, self._parts.gate, self._parts.loop)
-        if not self._worker.use_eventloop:
-            ask_without_waiting(consumer, self._parts.loop)
+        ask_without_waiting(consumer, self._parts.loop)
         self._parts.gate.connected(consumer)
         self.office.open()
 

@@ -226,6 +226,44 @@ def test_a_lost_connection_to_the_broker_ends_tasks_only_where_that_was_asked_fo
     together({lane: make_workers(lane) for lane in chosen}, scenario)
 
 
+READERS = """
+import amqp.connection, threading
+
+read = amqp.connection.Connection.blocking_read
+
+def blocking_read(self, timeout=None):
+    if threading.current_thread() is not threading.main_thread():
+        print("the broker is read by", threading.current_thread().name, flush=True)
+    return read(self, timeout)
+
+amqp.connection.Connection.blocking_read = blocking_read
+"""
+
+
+def test_after_a_lost_connection_nobody_reads_the_broker_beside_the_consumer(make_workers: MakeWorkers) -> None:
+    """Threads have an event loop on RabbitMQ, and yet Celery raises the prefetch again in a thread of the pool."""
+    lane = Lane("threads", "rabbitmq", "sqlite", "early")
+    shop = make_workers(lane)
+    wire = Wire(shop.place.url)
+    shop.write_app(lane, READERS, broker_url=wire.url)
+    long = shop.order("work.sleep", 6, 0.5)
+    worker = shop.work(lane.pool, "--loglevel", "INFO").ready()
+    shop.dispatch()
+    shop.wait_for_start(long)
+    wire.cut()
+    worker.says("onnection to broker lost")
+    wire.mend()
+    worker.says("Temporarily reducing the prefetch count")
+    shop.wait_for_outcome(long)
+    good = [shop.order("work.note") for _ in range(4)]
+    shop.dispatch()
+    shop.wait_for_outcome(*good)
+    worker.says("Prefetch count has been restored to the maximum")
+    worker.stop()
+    assert "the broker is read by" not in worker.log
+    wire.close()
+
+
 def is_drop(event: dict[str, Any]) -> bool:
     """Whether a worker says that it dropped a message, and did not give it back."""
     return event["type"] == "task-rejected" and not event.get("requeue")
