@@ -1,9 +1,9 @@
 """Workers change what an AMQP broker may send ahead where the consumer is served, and do not wait for its answer.
 
-Celery does so where a task is acknowledged, after a lost connection, and so in a thread of the pool. Whoever waits there
-reads what the consumer should read: together with it, in one socket, so that both get parts of frames; or the next
-message, which waits for a slot that waits for this very change. And who writes there beside the consumer may put its
-frame into the middle of another. That Celery's event loop runs beside the pool does not keep it from doing so.
+Celery does so where a task is acknowledged, after a lost connection: in a thread of the pool, even beside its own event
+loop. Whoever waits there reads what the consumer should read: together with it, in one socket, so that both get parts
+of frames; or the next message, which waits for a slot that waits for this very change. And who writes there may put its
+frame into the middle of another.
 """
 
 import contextlib
