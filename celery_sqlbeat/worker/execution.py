@@ -29,6 +29,8 @@ from celery_sqlbeat.worker.watched import Seen, let_go, watch
 
 logger = logging.getLogger(__name__)
 
+_later = native.Later()
+
 
 class Execution:
     """What becomes of one request. `begin` is called once its run has begun, `end` once its task is really gone."""
@@ -64,6 +66,8 @@ class Execution:
         self._is_late = bool(req.task.acks_late)
         self._is_settled = False
         """Whether the outcome is written, or known to be lost."""
+        self._is_silent = False
+        """Whether its process has noted its success, and a heartbeat later nobody had told it here."""
         self._acknowledge: Callable[[], Any] | None = None  # what Celery wanted to say to the broker, and waits
         watch(req, self, _SEEN)
 
@@ -71,7 +75,7 @@ class Execution:
         """The run has begun; its body is about to."""
         self.holding = holding
         self._place = self._marks.take()
-        holding.tell_extended(partial(self._marks.extend, self._place))
+        holding.tell_extended(self._extended)
         self._running.add(self)
         self.req.request_dict[HEADER] = written(self.req.request_dict[HEADER], holding.run, self._place)
         holding.on_stop(self._must_stop)
@@ -112,6 +116,14 @@ class Execution:
     def stop(self) -> None:
         """Have the task stopped, in the way of its pool."""
         self._stop(self)
+
+    def _extended(self, until: float) -> None:
+        """The lease is safe until then. A success is told here where Celery has not told it for a whole heartbeat."""
+        self._marks.extend(self._place, until)
+        if self._marks.has_succeeded(self._place):
+            if self._is_silent:  # its event loop waits for the broker, or for ever in the pipe of a broken child
+                _later.after(0.0, partial(self.end, End.SUCCESS))
+            self._is_silent = True
 
     def _must_stop(self) -> None:
         self._marks.set(self._place)

@@ -320,3 +320,29 @@ def test_a_memory_error_is_a_failure_even_where_it_ends_the_worker(make_workers:
     else:
         worker.stop()
     assert shop.states(job) == ["retry"] and shop.worker_nodes()[0].stopped_at is not None
+
+
+def test_a_success_is_written_while_the_broker_is_away(make_workers: MakeWorkers) -> None:
+    """Celery's event loop does nothing but wait for the broker then; the process of the task has noted its success."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        wire = Wire(shop.place.url)
+        shop.write_app(lane, broker_url=wire.url)
+        name = shop.order("work.sleep", 1)
+        worker = shop.work(lane.pool).ready()
+        shop.dispatch()
+        shop.wait_for_start(name)
+        wire.cut()
+        worker.says("onnection to broker lost")
+        shop.wait_for_line("end", name)
+        assert_outcome(shop, name, "It returns")
+        wire.mend()
+        good = shop.order("work.note")
+        shop.dispatch_until(lambda: shop.states(good) == ["success"])
+        worker.stop()
+        assert len(shop.starts(name)) == 1
+        assert shop.place.take() == []
+        wire.close()
+
+    lanes_of = [Lane("prefork", "rabbitmq", "postgresql", "late"), Lane("prefork", "rabbitmq", "sqlite", "early")]
+    together({lane: make_workers(lane) for lane in lanes_of}, scenario)

@@ -12,6 +12,7 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 
+from celery_sqlbeat.worker import execution
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.header import HEADER, Header
@@ -319,6 +320,25 @@ def test_a_success_counts_although_its_process_ended_before_it_was_heard() -> No
     assert (lost.office.ended, lost.office.errors) == ([End.SUCCESS], [None])
     assert stopped.office.ended == [End.SUCCESS]
     assert limited.office.ended == [End.TIME_LIMIT]
+
+
+def test_a_success_that_celery_does_not_tell_is_told_by_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its event loop does not run while it waits for the broker."""
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(execution._later, "after", lambda _seconds, action: later.append(action))
+    running, done = Bench(), Bench()
+    done.marks.succeed(done.place)
+    for bench in (running, done):
+        bench.holding.told(2000.0)
+    assert not later, "Celery may be about to tell it"
+    for bench in (running, done):
+        bench.holding.told(3000.0)
+    [tell] = later
+    tell()
+    assert done.office.ended == [End.SUCCESS] and done.holding.told is None
+    assert running.running and running.marks.begin(running.place, 2999.9)
+    done.fails(ValueError("told too late"))
+    assert done.office.ended == [End.SUCCESS]
 
 
 def test_what_no_child_has_begun_when_the_worker_stops_is_given_back_and_does_not_begin_then() -> None:
