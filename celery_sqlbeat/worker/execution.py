@@ -24,7 +24,7 @@ from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report, report, seconds_until
 from celery_sqlbeat.worker.running import written
-from celery_sqlbeat.worker.threshold import NotBegun
+from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun
 from celery_sqlbeat.worker.watched import Seen, let_go, watch
 
 logger = logging.getLogger(__name__)
@@ -191,6 +191,9 @@ class Execution:
             return  # its process is killed after this; on_timeout follows
         if isinstance(error, Retry):
             self.retry(error)
+            return
+        if isinstance(error, BegunBefore):
+            self.end(End.CHILD_LOST, Report("the process that ran it has ended"))
             return
         if isinstance(error, NotBegun):
             self.not_begun()

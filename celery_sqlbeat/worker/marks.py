@@ -63,6 +63,10 @@ class Marks:
             return True
         return not self._says(place, _LOST) and not self._says(place, _FORBIDDEN) and now < self._until[place]
 
+    def has_begun(self, place: int | None) -> bool:
+        """Whether a process of the pool has begun the run's body, or was about to."""
+        return self._says(place, _BEGUN)
+
     def forbid(self, place: int | None) -> bool:
         """Let the run's body begin no more; False where it has begun, or where nobody knows."""
         self._say(place, _FORBIDDEN)

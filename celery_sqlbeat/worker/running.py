@@ -49,10 +49,15 @@ def current_run() -> CurrentRun | None:
     return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, partial(_is_lost, place))
 
 
+def has_begun(request: Mapping[str, Any]) -> bool:
+    """Whether another process of the pool has begun this very body."""
+    facts = _written_in(request)
+    return bool(facts) and any(marks.has_begun(facts[-1]) for marks in _shared)
+
+
 def begin(request: Mapping[str, Any]) -> bool:
     """Say in the process of the body that it begins; False where its run is not this worker's any more."""
-    header = request.get(HEADER)
-    facts = header.get(STARTED) if isinstance(header, Mapping) else None
+    facts = _written_in(request)
     now = time.monotonic()
     return not facts or all(marks.begin(facts[-1], now) for marks in _shared)
 
@@ -65,8 +70,12 @@ def _on_task_success(sender: Any = None, **_: Any) -> None:
 
 
 def _facts(task: Any) -> Any:
-    header = task.request.get(HEADER)
-    return header.get(STARTED) if isinstance(header, dict) else None
+    return _written_in(task.request)
+
+
+def _written_in(request: Any) -> Any:
+    header = request.get(HEADER)
+    return header.get(STARTED) if isinstance(header, Mapping) else None
 
 
 def _is_lost(place: int | None) -> bool:

@@ -10,15 +10,21 @@ from typing import Any
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
-from celery_sqlbeat.worker.running import begin
+from celery_sqlbeat.worker.running import begin, has_begun
 
 
 class NotBegun(Ignore):  # type: ignore[misc]  # Celery has no types; to it the task has ended, and nothing is stored
     """Instead of the body: the lease of its run is lost, or about to end, or was given back."""
 
 
+class BegunBefore(NotBegun):
+    """The process that began the body is gone, and before it could say so: Celery's pool gives its task to another."""
+
+
 def cross(trace: Callable[..., Any], task: str, run: str, request: Mapping[str, Any], *rest: Any) -> Any:
     """In the process of the pool: what Celery would run there, if it still may."""
+    if has_begun(request):
+        raise BegunBefore
     if not begin(request):
         raise NotBegun
     return trace(task, run, request, *rest)

@@ -226,6 +226,39 @@ def test_a_lost_connection_to_the_broker_ends_tasks_only_where_that_was_asked_fo
     together({lane: make_workers(lane) for lane in chosen}, scenario)
 
 
+PUT_BACK = """
+from celery.concurrency.asynpool import AsynPool
+
+lost = AsynPool.on_job_process_lost
+
+def on_job_process_lost(self, job, pid, exitcode):
+    if job._accepted:
+        job._accepted = False  # as if nobody had read yet that the process had taken it
+        self._put_back(job)
+    else:
+        lost(self, job, pid, exitcode)
+
+AsynPool.on_job_process_lost = on_job_process_lost
+"""
+
+
+def test_a_task_that_celery_gives_to_another_process_does_not_run_twice(make_workers: MakeWorkers) -> None:
+    """Celery's pool does so where two processes end at one moment and it has not read what the second one had begun.
+
+    That moment cannot be hit at will, so the worker's pool is made to take a process for such a one.
+    """
+    lane = Lane("prefork", "rabbitmq", "sqlite", "late")
+    shop = make_workers(lane)
+    shop.write_app(lane, PUT_BACK)
+    killed, done = shop.order("work.die"), shop.order("work.die_after")
+    worker = shop.work(lane.pool, concurrency=2).ready()
+    shop.dispatch()
+    assert_outcome(shop, killed, KILLED)
+    assert_outcome(shop, done, "It returns")
+    assert len(shop.starts(killed)) == len(shop.starts(done)) == 1
+    worker.stop()
+
+
 READERS = """
 import amqp.connection, threading
 

@@ -19,7 +19,7 @@ from celery_sqlbeat.worker.header import HEADER, Header
 from celery_sqlbeat.worker.holdings import Holdings
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.stopped import TaskStopped
-from celery_sqlbeat.worker.threshold import NotBegun
+from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun
 from celery_sqlbeat.worker.timing import Timing
 from tests.process.brokers import SLOT
 from tests.unit.worker.test_header import CLAIM, RAW
@@ -298,6 +298,15 @@ def test_a_body_that_may_not_begin_is_given_back_and_its_message_acknowledged_af
     assert bench.office.given_back == 1 and not bench.office.ended and not bench.req.said
     bench.office.write()
     assert bench.req.said == ["acknowledged"]
+
+
+def test_a_body_that_was_begun_by_a_process_that_is_gone_counts_as_killed_or_by_its_success() -> None:
+    lost, done = Bench(), Bench()
+    done.marks.succeed(done.place)
+    for bench in (lost, done):
+        bench.fails(BegunBefore())
+        assert not bench.office.given_back
+    assert (lost.office.ended, done.office.ended) == ([End.CHILD_LOST], [End.SUCCESS])
 
 
 def test_the_process_of_a_task_sees_until_when_its_lease_is_safe() -> None:

@@ -9,7 +9,7 @@ import pytest
 from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.header import HEADER, STARTED
 from celery_sqlbeat.worker.marks import Marks
-from celery_sqlbeat.worker.threshold import NotBegun, cross, hand_over
+from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun, cross, hand_over
 
 
 @pytest.fixture
@@ -24,13 +24,24 @@ def trace(*given: Any) -> Any:
     return given
 
 
-def test_a_body_begins_while_its_lease_is_safe(marks: Marks) -> None:
+def request_of(marks: Marks, until: float) -> dict[str, Any]:
     place = marks.take()
-    marks.extend(place, 100.1)
-    request = {HEADER: {STARTED: ["job", "slot", 1, 7, place]}}
+    marks.extend(place, until)
+    return {HEADER: {STARTED: ["job", "slot", 1, 7, place]}}
+
+
+def test_a_body_begins_while_its_lease_is_safe(marks: Marks) -> None:
+    request = request_of(marks, 100.1)
     assert cross(trace, "task", "run", request, "body") == ("task", "run", request, "body")
-    marks.extend(place, 100.0)
-    with pytest.raises(NotBegun):
+    with pytest.raises(NotBegun) as raised:
+        cross(trace, "task", "run", request_of(marks, 100.0), "body")
+    assert raised.type is NotBegun
+
+
+def test_a_body_that_another_process_has_begun_does_not_begin_again(marks: Marks) -> None:
+    request = request_of(marks, 100.1)
+    cross(trace, "task", "run", request, "body")
+    with pytest.raises(BegunBefore):
         cross(trace, "task", "run", request, "body")
 
 
