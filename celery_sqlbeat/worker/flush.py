@@ -1,7 +1,9 @@
 """What prefork's children have in hand when the connection to the broker is lost: the pool must not forget it.
 
 Celery's pool then forgets every task that no child has reported to have accepted, since the broker delivers it again.
-But a child may have it already, and run it; ours would be given back as never begun while its body runs.
+But a child may have it already, and run it; ours would be given back as never begun while its body runs. And where two
+children end at one moment it keeps the number of a pipe that it has closed; after the next connection it would read
+whatever has that number then.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +28,9 @@ def keep_what_children_have(pool: Any, executions: Iterable[Execution]) -> None:
                 inner._cache[job._job] = job
                 if not job._write_to._is_alive():  # nobody asked after it meanwhile
                     inner.on_job_process_down(job, job._write_to.pid)
+        for number, child in list(inner._fileno_to_outq.items()):
+            if child.outq._reader.closed:
+                del inner._fileno_to_outq[number]
 
     pool.flush = flush_the_rest
 

@@ -32,6 +32,7 @@ class Pool:
     def __init__(self, *jobs: Job) -> None:
         self._pool = self
         self._cache = {job._job: job for job in jobs}
+        self._fileno_to_outq: dict[int, Any] = {}
         self.down: list[tuple[Job, int]] = []
 
     def flush(self) -> None:
@@ -84,3 +85,12 @@ def test_a_pool_without_an_event_loop_has_nothing_to_flush(flush: dict[str, None
     pool = SimpleNamespace(**flush)
     keep_what_children_have(pool, [])
     assert vars(pool) == flush
+
+
+def test_a_pipe_that_was_closed_is_not_read_any_more() -> None:
+    pool = Pool()
+    for number, closed in ((5, True), (6, False)):
+        pool._fileno_to_outq[number] = SimpleNamespace(outq=SimpleNamespace(_reader=SimpleNamespace(closed=closed)))
+    keep_what_children_have(pool, [])
+    pool.flush()
+    assert list(pool._fileno_to_outq) == [6]
