@@ -6,7 +6,7 @@ Where tasks are shorter than the question to the database, the pool would else w
 import time
 from collections.abc import Callable
 
-SOON_SECONDS = 0.025  # a few statements long, and far below the second after which an unused lease is given back
+SOON_SECONDS = 0.035  # a few statements long, and far below the second after which an unused lease is given back
 _UNKNOWN = 2 * SOON_SECONDS  # nobody asks ahead on a guess
 _MOST = 64  # leases ahead; what a worker that dies then holds waits for the end of its lease
 _LATEST = 0.1  # how much the last gap between two slots counts

@@ -13,7 +13,7 @@ from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.slots import SLOT_SECONDS, Process
 
-_SHORT = 6  # slots that come in a moment: tasks of a few milliseconds, or many processes
+_SHORT = 8  # slots that come in a moment: tasks of a few milliseconds, or many processes
 _EXTRA = 32  # messages; about what such tasks work off while one batch of leases is on its way
 _LOOK_SECONDS = 1.0  # how soon it is noticed that tasks are short no longer
 

@@ -8,8 +8,8 @@ ASK_SECONDS = 15.0  # a message that waits takes a slot of the pool from message
 AHEAD_SECONDS = 1.0  # a lease that its task does not use within this time is better used by another worker
 MOST_ASKS = 10_000  # messages that wait; a pool has far fewer slots, so more of them are somebody's mistake
 GATHER_SLOTS = 0.006  # a start with its slot of the pool in hand, where they come in crowds
-GATHER_STARTS = 0.015  # a start that was asked ahead; with its statement well within the time until its slot comes
-GATHER_OUTCOMES = 0.040  # an outcome that nobody waits for; the job's next slot is later than that by far
+GATHER_STARTS = 0.020  # a start that was asked ahead; with its statement well within the time until its slot comes
+GATHER_OUTCOMES = 0.050  # an outcome that nobody waits for; the job's next slot is later than that by far
 GATHER_LATE = 0.006  # an outcome that a late acknowledgement waits for, and with it the next message
 BATCH_SIZE = 500  # rows of a start or of an outcome: SQL Server escalates locks from 5,000 on, and one run has several
 
