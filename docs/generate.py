@@ -54,7 +54,7 @@ WALK = (
     Step(
         "wake",
         "what is due, and until when to sleep",
-        ("beat/tick.py", "store/beat_store.py"),
+        ("beat/tick.py", "beat/look.py", "beat/turns.py", "store/beat_store.py"),
         ("read_next", "read_changes"),
     ),
     Step(

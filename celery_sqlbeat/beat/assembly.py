@@ -103,6 +103,7 @@ def assemble(
         settings.poll_interval,
         settings.notice_interval,
         machine.clock,
+        machine.random,
     )
     return Parts(tick, standing, firing)
 

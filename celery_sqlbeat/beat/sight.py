@@ -5,13 +5,13 @@ Pure but for the monotonic clock that it is given. After an outage living worker
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 _JUMP_SECONDS = 1.0  # two clocks that drift by more than this between two looks: one of them was set or stood still
 
 
 class Sight:
-    """Follows the server's clock by this process's monotonic one."""
+    """Holds what the server's clock says against this process's monotonic one."""
 
     def __init__(self, patience_seconds: float, longest_absence: float, clock: Callable[[], float] = time.monotonic):
         self._patience = patience_seconds
@@ -43,10 +43,3 @@ class Sight:
     def may_reclaim(self) -> bool:
         """Whether living workers have had the time to extend their leases."""
         return self._clock() >= self._reclaim_from
-
-    def seconds_until(self, instant: datetime) -> float:
-        """How long until the server's clock shows this instant, by what it last said."""
-        if self._seen is None:
-            return 0.0
-        server_now = self._seen[0] + timedelta(seconds=self._clock() - self._seen[1])
-        return (instant - server_now).total_seconds()

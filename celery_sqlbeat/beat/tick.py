@@ -4,28 +4,27 @@ Never raises for a database or broker that is away, and never blocks for more th
 """
 
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 
 from celery_sqlbeat.beat.firing import Fired, Firing
 from celery_sqlbeat.beat.importing import Importing
+from celery_sqlbeat.beat.look import Look
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
+from celery_sqlbeat.beat.turns import Turns
 from celery_sqlbeat.errors import DatabaseAway, StoreError
-from celery_sqlbeat.store.protocol import BeatStore, Wake
+from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
-_SPACING_SECONDS = 0.01  # between two claims: under load a few jobs share one, and nothing is later than this
-# A beat that others outpaced lets them go first for a while: it looks this much after the deadline, and claims what is
-# left by then. Without it each of N beats wakes for each slot, and N - 1 of them for nothing.
-_LAG_SECONDS = 0.010  # the others' spacing and a claim fit in; so late is a slot whose claimant died
-_LAG_LASTS = 1.0  # seconds; slots that are further apart find every beat on time
+_SPACING_SECONDS = 0.013  # from one walk to the next: under load a few jobs share a claim, and none waits for longer
+_SPREAD_SECONDS = 0.0005  # of several beats that sleep until the same instant not always the same one is the first
 _LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 
 
@@ -46,6 +45,7 @@ class Tick:
         poll_interval: float,
         notice_interval: float,
         clock: Callable[[], float] = time.monotonic,
+        rnd: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -59,13 +59,14 @@ class Tick:
         self._poll = poll_interval
         self._notice = notice_interval or poll_interval
         self._clock = clock
+        self._random = rnd
         self._next_poll = self._next_notice = self._wake_at = self._next_reap = clock()
-        self._looked_at = clock()
-        self._wake: Wake | None = None
-        self._unfinished: Wake | None = None  # its batch was full: the next one is due without another look
+        self._walked_at = clock()
+        self._turns = Turns(clock)
+        self._last: Look | None = None
+        self._unfinished: Look | None = None  # its batch was full: the next one is due without another look
+        self._awaited: Look | None = None  # what this beat sleeps for, unless it lags
         self._in_vain = self._polls = 0
-        self._awaited: Wake | None = None  # what this beat sleeps for, unless it lags
-        self._lags_until = clock()
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until there is something to do again."""
@@ -85,56 +86,67 @@ class Tick:
             self._next_poll = self._clock() + self._poll
         elif now < self._wake_at and not self._was_changed(now):
             return self._rest()
-        wake, self._unfinished = self._unfinished, None
+        self._walked_at = now
+        look, self._unfinished = self._known(now), None
         reaped = False
-        if wake is None or now >= self._looked_at + _LONGEST_SPACING:
+        if look is None:
             self._firing.finish()
-            wake = self._look()
-            self._heed_others(wake)
-            reaped = self._reap(wake)
-        fired = self._fire(wake)
+            look = self._look()
+            self._heed_others(look)
+            reaped = self._reap(look)
+        fired = self._fire(look)
         if fired is not None and fired.more:
-            self._wake_at, self._unfinished = now, wake
+            self._wake_at, self._unfinished = now, look
             return 0.0
         self._firing.finish()
-        return self._sleep(wake if fired is None and not reaped else self._look())
+        return self._sleep(look if fired is None and not reaped else self._look())
 
-    def _reap(self, wake: Wake) -> bool:
-        if self._clock() < self._next_reap or not _has_come(wake.ends_at(), wake):
+    def _known(self, now: float) -> Look | None:
+        """What can be claimed without another look: the rest of a full batch, or what this beat slept for.
+
+        If another beat was faster, the claim finds that out as well.
+        """
+        look = self._unfinished or self._awaited
+        if look is None or now >= look.sent_at + _LONGEST_SPACING:
+            return None
+        if look is self._awaited:
+            if not look.has_come(look.wake.starts_at()) or look.has_come(look.wake.ends_at()):
+                return None
+            self._awaited = None
+        return look
+
+    def _reap(self, look: Look) -> bool:
+        if self._clock() < self._next_reap or not look.has_come(look.wake.ends_at()):
             return False
         self._publisher.connect(_CONNECT_SECONDS)
         if not self._reaping.reap():
             self._next_reap = self._clock() + _LONGEST_SPACING
         return True
 
-    def _fire(self, wake: Wake) -> Fired | None:
-        if not self._is_ours(wake):
+    def _fire(self, look: Look) -> Fired | None:
+        if not self._is_ours(look):
             return None
         self._publisher.connect(_CONNECT_SECONDS)  # before anything is claimed
         fired = self._firing.fire()
         if fired.something:
-            self._in_vain, self._lags_until = 0, self._clock()
+            self._in_vain = 0
+            self._turns.won()
         else:
             self._in_vain += 1
-            self._lags_until = self._clock() + _LAG_LASTS
+            self._turns.lost()
         return fired
 
-    def _heed_others(self, wake: Wake) -> None:
+    def _heed_others(self, look: Look) -> None:
         """Another beat has claimed what this one woke for; or somebody changed it, which is no reason to lag."""
         awaited, self._awaited = self._awaited, None
-        if awaited is None or awaited.changes != wake.changes or _has_come(wake.starts_at(), wake):
+        if awaited is None or awaited.wake.changes != look.wake.changes or look.has_come(look.wake.starts_at()):
             return
-        if _has_come(awaited.starts_at(), wake):
-            self._lags_until = self._clock() + _LAG_LASTS
+        if look.has_come(awaited.wake.starts_at()):
+            self._turns.lost()
 
-    def _lag(self, seconds: float = 0.0) -> float:
-        """How late this beat is on purpose for what is due in so many seconds."""
-        return _LAG_SECONDS if self._clock() + seconds < self._lags_until else 0.0
-
-    def _is_ours(self, wake: Wake) -> bool:
+    def _is_ours(self, look: Look) -> bool:
         """Whether something is due, and has been for long enough if others are faster."""
-        starts_at = wake.starts_at()
-        return starts_at is not None and starts_at <= wake.now - timedelta(seconds=self._lag())
+        return look.has_come(look.wake.starts_at(), self._turns.lag())
 
     def _look_after(self) -> None:
         sent_at = self._clock()
@@ -156,38 +168,38 @@ class Tick:
         if now < self._next_notice:
             return False
         self._next_notice = now + self._notice
-        return self._wake is None or self._store.changes() != self._wake.changes
+        return self._last is None or self._store.changes() != self._last.wake.changes
 
-    def _look(self) -> Wake:
+    def _look(self) -> Look:
         sent_at = self._clock()
-        self._wake = wake = self._store.next_wake(self._code_keys)
-        self._sight.saw(wake.now, sent_at)
-        self._looked_at = sent_at
+        self._last = look = Look(self._store.next_wake(self._code_keys), sent_at, self._clock)
+        self._sight.saw(look.wake.now, sent_at)
         self._next_notice = sent_at + self._notice
-        return wake
+        return look
 
-    def _sleep(self, wake: Wake) -> float:
+    def _sleep(self, look: Look) -> float:
         """Until the earliest deadline of any kind, but no longer than until the next look for changes by hand."""
-        now = self._clock()
+        wake, now = look.wake, self._clock()
         waits = [self._next_poll - now]
         if (starts_at := wake.starts_at()) is not None:
-            if not self._is_ours(wake):
+            if not self._is_ours(look):
                 self._in_vain = 0
-            spacing = min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(self._in_vain, 10))
-            seconds = self._sight.seconds_until(starts_at)
-            waits.append(max(seconds + self._lag(seconds), spacing))
-            self._awaited = None if self._lag(seconds) else wake
+            seconds = look.seconds_until(starts_at)
+            lag = self._turns.lag(seconds)
+            spread = _SPREAD_SECONDS * self._random()
+            waits.append(max(seconds + lag + spread, self._spacing(now, self._in_vain)))
+            self._awaited = None if lag else look
         if (ends_at := wake.ends_at()) is not None:
-            waits.append(max(self._sight.seconds_until(ends_at), self._next_reap - now, _SPACING_SECONDS))
+            waits.append(max(look.seconds_until(ends_at), self._next_reap - now, self._spacing(now)))
         if wake.planned_at is not None:
-            seconds = self._sight.seconds_until(wake.planned_at)
-            waits.append(max(seconds + self._lag(seconds), _SPACING_SECONDS))
+            seconds = look.seconds_until(wake.planned_at)
+            waits.append(max(seconds + self._turns.lag(seconds), self._spacing(now)))
         self._wake_at = now + min(waits)
         return self._rest()
 
+    def _spacing(self, now: float, in_vain: int = 0) -> float:
+        """How long until the next walk may begin."""
+        return self._walked_at + min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(in_vain, 10)) - now
+
     def _rest(self) -> float:
         return max(0.0, min(self._wake_at, self._next_notice, self._next_poll) - self._clock())
-
-
-def _has_come(instant: datetime | None, wake: Wake) -> bool:
-    return instant is not None and instant <= wake.now
