@@ -126,9 +126,9 @@ class Gate:
         elif qos.value > least:  # Celery itself sets it anew after a lost connection
             qos.decrement_eventually(min(-messages, qos.value - least))
 
-    def hurry(self, asked: Asked) -> None:
-        """What was asked ahead has its slot now."""
-        self.office.hurry()
+    def hurry(self, asked: Asked, keeps_slot: bool) -> None:
+        """What was asked ahead could begin now, but for the answer."""
+        self.office.hurry(keeps_slot)
 
     def waits_on(self, asked: Asked) -> None:
         """The message waits for its answer without a slot; others may pass it. Where the consumer is served."""

@@ -3,7 +3,6 @@
 Only for what nobody waits for with a slot of the pool in hand. Pure.
 """
 
-_ENOUGH = 16  # rows; beyond that a statement costs about as much per row
 _FEWEST = 3  # rows that must be expected within the time; fewer are not worth a delay
 _LONG = 0.05  # seconds; how much longer a gap is says nothing
 _LATEST = 0.1  # how much the last gap between two arrivals counts
@@ -12,7 +11,9 @@ _LATEST = 0.1  # how much the last gap between two arrivals counts
 class Gathering:
     """Follows how quickly rows come, how many of the next batch are there, and since when."""
 
-    def __init__(self) -> None:
+    def __init__(self, enough: int) -> None:
+        """`enough`: so many rows wait for no more."""
+        self._enough = enough
         self._gap = _LONG  # seconds between two arrivals, smoothed
         self._last_at = 0.0
         self._since = 0.0
@@ -29,7 +30,7 @@ class Gathering:
 
     def seconds_left(self, now: float, longest: float) -> float:
         """How long to wait for more, at most so long since the first; 0 where the batch should go now."""
-        if not 0 < self._count < _ENOUGH or max(self._gap, now - self._last_at) * _FEWEST > longest:
+        if not 0 < self._count < self._enough or max(self._gap, now - self._last_at) * _FEWEST > longest:
             return 0.0
         return max(0.0, self._since + longest - now)
 

@@ -65,10 +65,10 @@ class Keeper:
         self._starts.ask(request, answered, ahead)
         self._serve_soon(urgent=not ahead)
 
-    def hurry(self) -> None:
-        """Let what has gathered go out at once: somebody has the slot of the pool for what was asked ahead."""
-        self._starts.hurry()
-        self._wake(SERVE)
+    def hurry(self, keeps_slot: bool) -> None:
+        """Let what has gathered go out soon: what was asked ahead could begin now, but for the answer."""
+        if self._starts.hurry(keeps_slot):
+            self._wake(SERVE)
 
     def withdraw(self, request: StartRequest) -> None:
         """Want no answer: the message goes back to the broker. If its start is committed, it is un-started.

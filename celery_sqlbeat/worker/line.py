@@ -13,17 +13,20 @@ from celery_sqlbeat.worker.waiting import Pause, W, Waiting, split
 class Line:
     """The line for one kind of statement. `hurry` and `close` come from any thread, the rest from one."""
 
-    def __init__(self, clock: Callable[[], float], hurried: float, unhurried: float) -> None:
-        """The longest that a row waits for others, in seconds: where somebody waits for it, and where nobody does."""
+    def __init__(self, clock: Callable[[], float], longest: float, enough: int) -> None:
+        """`longest`: how long a row waits for others, in seconds, where nobody waits for it; `enough` rows never do."""
         self._clock = clock
-        self._hurried, self._unhurried = hurried, unhurried
-        self._gathering = Gathering()
+        self._usually = self._longest = longest
+        self._gathering = Gathering(enough)
         self._pause = Pause()
-        self._is_hurried = self._is_closing = False
+        self._is_closing = False
 
-    def hurry(self) -> None:
-        """Somebody waits for what goes out next."""
-        self._is_hurried = True
+    def hurry(self, longest: float) -> bool:
+        """Somebody waits for what goes out next, so no row of it waits for longer. Whether that is news."""
+        if longest >= self._longest:
+            return False
+        self._longest = longest
+        return True
 
     def close(self) -> None:
         """Wait for no more."""
@@ -39,11 +42,10 @@ class Line:
 
     def gathers(self, now: float) -> float:
         """How long to wait for more; 0 where the batch goes out now."""
-        longest = self._hurried if self._is_hurried else self._unhurried
-        left = 0.0 if self._is_closing else self._gathering.seconds_left(now, longest)
+        left = 0.0 if self._is_closing else self._gathering.seconds_left(now, self._longest)
         if not left:
             self._gathering.sent()
-            self._is_hurried = False
+            self._longest = self._usually
         return left
 
     def goes_at(self, one: Waiting) -> float:

@@ -1,4 +1,7 @@
-"""The slots of prefork beside an event loop: a message asks with its slot in hand, and ahead where slots come fast."""
+"""The slots of prefork beside an event loop: a message asks with its slot in hand, and ahead where slots come fast.
+
+While they come fast nobody keeps one for the time of the question, either: the next one is there when the answer is.
+"""
 
 import contextlib
 import time
@@ -27,6 +30,7 @@ class LoopSlots:
         self._foresight = Foresight()
         self._foreseen: deque[Asked] = deque()  # without a slot, and not asked yet
         self._ahead: dict[Asked, Answer | None] = {}  # without a slot, and asked; with the answer
+        self._passing: set[Asked] = set()  # asked, and has let its slot go: the next one will do
         self._waiting: dict[Asked, float] = {}  # asked, with the slot in hand; the oldest first
         self._is_watching = False
         self._reads_ahead = False
@@ -49,13 +53,19 @@ class LoopSlots:
             if answer is not None:
                 self._with_slot(asked, answer)
                 return
-            self._gate.hurry(asked)
+            self._gate.hurry(asked, keeps_slot=True)
         else:
             if self._foreseen:
                 with contextlib.suppress(ValueError):  # it had its slot at once
                     self._foreseen.remove(asked)  # the first one, unless a pool has an order of its own
+            passes = self._comes_soon()
             self._slot_came()
-            self._ask(asked, ahead=False)
+            self._ask(asked, ahead=passes)
+            if passes:
+                self._passing.add(asked)
+                self._gate.hurry(asked, keeps_slot=False)
+                self.release()
+                return
         self._waiting[asked] = time.monotonic()
         self._watch()
 
@@ -65,20 +75,26 @@ class LoopSlots:
         self._waiting.clear()
         self._foreseen.clear()
         self._ahead.clear()
+        self._passing.clear()
         self._is_watching = self._reads_ahead = False
 
     def release(self) -> None:
         """Give a slot back."""
         self._worker._quick_release()
 
+    def _comes_soon(self) -> bool:
+        """Whether slots come so fast that a message which lets its own go will have another as soon as it needs one."""
+        soon = self._foresight.soon()
+        return soon >= _SHORT and len(self._ahead) + len(self._passing) < soon
+
     def _slot_came(self) -> None:
-        self._foresight.slot_came(bool(self._foreseen or self._ahead))
+        self._foresight.slot_came(bool(self._foreseen or self._ahead or self._passing))
         self._ask_ahead()
 
     def _ask_ahead(self) -> None:
         if self._foreseen:
             soon = self._foresight.soon()
-            while self._foreseen and len(self._ahead) < soon:
+            while self._foreseen and len(self._ahead) + len(self._passing) < soon:
                 asked = self._foreseen.popleft()
                 self._ahead[asked] = None
                 self._ask(asked, ahead=True)
@@ -111,6 +127,8 @@ class LoopSlots:
                 self._gate.refuse(asked, answer)
             return
         had_slot = self._waiting.pop(asked, None) is not None
+        passed = asked in self._passing
+        self._passing.discard(asked)
         if asked.is_cut:
             if isinstance(answer, Begun):
                 self._gate.begins(asked, answer.holding)
@@ -121,7 +139,8 @@ class LoopSlots:
         elif not isinstance(answer, Begun):
             self._gate.refuse(asked, answer)
         else:
-            self._worker.timer.call_after(SLOT_SECONDS, self._gate.unstart_late, (asked, answer.holding))
+            if not passed:  # else the keeper gives the lease back by then
+                self._worker.timer.call_after(SLOT_SECONDS, self._gate.unstart_late, (asked, answer.holding))
             self._worker._quick_acquire(self._run, asked, answer.holding)
 
     def _with_slot(self, asked: Asked, answer: Answer) -> None:

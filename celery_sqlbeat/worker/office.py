@@ -96,10 +96,10 @@ class Office:
                     return
         self._ask(self.keeper, header, request, answered, ahead)
 
-    def hurry(self) -> None:
-        """Somebody waits with a slot in hand for what was asked ahead."""
+    def hurry(self, keeps_slot: bool) -> None:
+        """What was asked ahead could begin now, but for the answer."""
         if self.keeper is not None:
-            self.keeper.hurry()
+            self.keeper.hurry(keeps_slot)
 
     def withdraw(self, request: StartRequest) -> None:
         """Want no answer any more."""

@@ -45,7 +45,7 @@ class Outcomes:
         self._new: deque[Outcome] = deque()
         self._waiting: dict[str, Outcome] = {}
         timing = holdings.timing
-        self._line = Line(holdings.clock, hurried=timing.gather_late, unhurried=timing.gather_outcomes)
+        self._line = Line(holdings.clock, timing.gather_outcomes, enough=timing.enough_outcomes)
 
     def close(self) -> None:
         """Wait for no more."""
@@ -83,7 +83,7 @@ class Outcomes:
         while self._new:
             one = self._new[0]  # it leaves once it stands elsewhere: whoever asks meanwhile must not find us idle
             if one.then:
-                self._line.hurry()
+                self._line.hurry(self._holdings.timing.gather_late)
             earlier = self._waiting.get(one.holding.run.start_id)
             if earlier is not None:  # the first word about a run counts; Celery reports a hard time limit twice
                 earlier.then += one.then

@@ -53,7 +53,7 @@ class Starts:
         self._waiting: dict[str, Ask] = {}
         self._closing = False
         timing = holdings.timing
-        self._line = Line(holdings.clock, hurried=timing.gather_slots, unhurried=timing.gather_starts)
+        self._line = Line(holdings.clock, timing.gather_starts, enough=timing.enough_starts)
 
     def ask(self, request: StartRequest, answered: Answered, ahead: bool) -> None:
         """Ask with the next batch."""
@@ -62,11 +62,12 @@ class Starts:
         self._all[request.start_id] = one
         self._new.append(one)
         if not ahead:
-            self.hurry()
+            self.hurry(keeps_slot=True)
 
-    def hurry(self) -> None:
-        """Gather no longer: somebody waits for an answer with a slot of the pool in hand."""
-        self._line.hurry()
+    def hurry(self, keeps_slot: bool) -> bool:
+        """Gather not for long: somebody could begin, but for the answer. Whether that is news."""
+        timing = self._holdings.timing
+        return self._line.hurry(timing.gather_slots if keeps_slot else timing.gather_passing)
 
     def withdraw(self, request: StartRequest) -> None:
         """Want no answer any more."""

@@ -8,9 +8,12 @@ ASK_SECONDS = 15.0  # a message that waits takes a slot of the pool from message
 AHEAD_SECONDS = 1.0  # a lease that its task does not use within this time is better used by another worker
 MOST_ASKS = 10_000  # messages that wait; a pool has far fewer slots, so more of them are somebody's mistake
 GATHER_SLOTS = 0.006  # a start with its slot of the pool in hand, where they come in crowds
+GATHER_PASSING = 0.008  # a start that could have a slot, but keeps none; its task begins later by this
 GATHER_STARTS = 0.020  # a start that was asked ahead; with its statement well within the time until its slot comes
 GATHER_OUTCOMES = 0.050  # an outcome that nobody waits for; the job's next slot is later than that by far
 GATHER_LATE = 0.006  # an outcome that a late acknowledgement waits for, and with it the next message
+ENOUGH_STARTS = 16  # rows that gather; more of them would come to the pool at one moment, and wait there
+ENOUGH_OUTCOMES = 32  # rows that gather; beyond that a statement costs about as much per row
 BATCH_SIZE = 500  # rows of a start or of an outcome: SQL Server escalates locks from 5,000 on, and one run has several
 
 
@@ -26,9 +29,12 @@ class Timing(NamedTuple):
     most_asks: int = MOST_ASKS
     batch_size: int = BATCH_SIZE
     gather_slots: float = GATHER_SLOTS
+    gather_passing: float = GATHER_PASSING
     gather_starts: float = GATHER_STARTS
     gather_outcomes: float = GATHER_OUTCOMES
     gather_late: float = GATHER_LATE
+    enough_starts: int = ENOUGH_STARTS
+    enough_outcomes: int = ENOUGH_OUTCOMES
 
     @classmethod
     def of(cls, settings: Settings) -> "Timing":

@@ -1,5 +1,7 @@
 """A batch waits for more only where more comes, and not for long."""
 
+import pytest
+
 from celery_sqlbeat.lifecycle import after_success
 from celery_sqlbeat.worker.gathering import Gathering
 from celery_sqlbeat.worker.timing import Timing
@@ -16,13 +18,13 @@ def crowd(gathering: Gathering, per_second: float, now: float = 100.0) -> float:
 
 
 def test_the_first_rows_after_a_while_go_at_once() -> None:
-    gathering = Gathering()
+    gathering = Gathering(enough=16)
     gathering.came(1, 100.0)
     assert gathering.seconds_left(100.0, 0.010) == 0.0
 
 
 def test_in_a_crowd_a_batch_waits_for_more_and_no_longer_than_it_may() -> None:
-    gathering = Gathering()
+    gathering = Gathering(enough=16)
     now = crowd(gathering, 1000) + 0.001
     gathering.came(1, now)
     assert round(gathering.seconds_left(now, 0.010), 6) == 0.010
@@ -31,7 +33,7 @@ def test_in_a_crowd_a_batch_waits_for_more_and_no_longer_than_it_may() -> None:
 
 
 def test_where_too_few_would_come_nothing_waits() -> None:
-    gathering = Gathering()
+    gathering = Gathering(enough=16)
     now = crowd(gathering, 100) + 0.010
     gathering.came(1, now)
     assert gathering.seconds_left(now, 0.010) == 0.0
@@ -39,14 +41,14 @@ def test_where_too_few_would_come_nothing_waits() -> None:
 
 
 def test_when_the_crowd_is_gone_its_last_rows_do_not_wait_to_the_end() -> None:
-    gathering = Gathering()
+    gathering = Gathering(enough=16)
     now = crowd(gathering, 1000) + 0.001
     gathering.came(1, now)
     assert gathering.seconds_left(now + 0.005, 0.010) == 0.0
 
 
 def test_enough_rows_go_at_once() -> None:
-    gathering = Gathering()
+    gathering = Gathering(enough=16)
     now = crowd(gathering, 1000)
     gathering.came(16, now)
     assert gathering.seconds_left(now, 0.010) == 0.0
@@ -87,10 +89,26 @@ def test_a_slot_that_comes_for_what_was_asked_ahead_cuts_it_short_too() -> None:
         rig.later(0.001)
         rig.ask(rig.claim(), ahead=True)
         rig.keeper.serve()
-    rig.keeper.hurry()
+    rig.keeper.hurry(keeps_slot=True)
     assert rig.woken["serve"] > 0
     rig.run_for(Timing().gather_slots)
     assert rig.is_idle()
+
+
+@pytest.mark.parametrize("keeps_slot", [True, False])
+def test_what_keeps_no_slot_gathers_a_little_longer(keeps_slot: bool) -> None:
+    rig = Rig()
+    busy(rig, 0.2)
+    rig.line.sent.clear()
+    while not rig.line.sent["start"]:  # from here on a new batch gathers
+        busy(rig, 0.001)
+    first, began = rig.ask(rig.claim(), ahead=True), rig.monotonic
+    rig.keeper.hurry(keeps_slot)
+    while rig.answer(first) is None:
+        rig.run_for(0.001)
+        rig.ask(rig.claim(), ahead=True)
+    longest = Timing().gather_slots if keeps_slot else Timing().gather_passing
+    assert longest - 0.002 < rig.monotonic - began < longest + 0.002
 
 
 def test_closing_gathers_no_more() -> None:

@@ -8,7 +8,7 @@ NOW = 100.0
 
 
 def line() -> Line:
-    return Line(lambda: NOW, hurried=0.010, unhurried=0.100)
+    return Line(lambda: NOW, longest=0.100, enough=16)
 
 
 def crowded(at: float = NOW) -> Line:
@@ -23,9 +23,17 @@ def crowded(at: float = NOW) -> Line:
 
 def test_a_crowd_gathers_for_so_long_and_for_less_where_somebody_waits() -> None:
     unhurried, hurried = crowded(), crowded()
-    hurried.hurry()
+    assert hurried.hurry(0.010)
     assert 0.09 < unhurried.gathers(NOW) <= 0.1
     assert 0.0 <= hurried.gathers(NOW) < 0.01
+
+
+def test_who_can_wait_least_decides_for_the_batch() -> None:
+    made = crowded()
+    assert made.hurry(0.010)
+    assert not made.hurry(0.050), "they all go within 10 ms already"
+    assert made.gathers(NOW) < 0.01
+    assert made.hurry(0.001)
 
 
 def test_a_line_that_closes_gathers_no_more() -> None:
@@ -36,7 +44,7 @@ def test_a_line_that_closes_gathers_no_more() -> None:
 
 def test_hurry_ends_with_the_batch_that_was_waited_for() -> None:
     made = crowded()
-    made.hurry()
+    made.hurry(0.010)
     assert made.gathers(NOW + 0.02) == 0.0
     for milliseconds in range(5):
         made.came(1, NOW + 0.021 + 0.001 * milliseconds)

@@ -36,7 +36,7 @@ class Shop:
         self.asked: dict[Asked, tuple[Callable[[Any], None], bool]] = {}
         self.running: list[Asked] = []
         self.refused: list[Asked] = []
-        self.hurried: list[Asked] = []
+        self.hurried: list[tuple[Asked, bool]] = []
         self.refuses_to_begin: set[Asked] = set()
         self.more = 0
         worker = SimpleNamespace(
@@ -54,8 +54,8 @@ class Shop:
     def ask(self, asked: Asked, answered: Answered, ahead: bool = False) -> None:
         self.asked[asked] = (partial(answered, asked), ahead)
 
-    def hurry(self, asked: Asked) -> None:
-        self.hurried.append(asked)
+    def hurry(self, asked: Asked, keeps_slot: bool) -> None:
+        self.hurried.append((asked, keeps_slot))
 
     def begins(self, asked: Asked, holding: Holding) -> bool:
         return asked not in self.refuses_to_begin
@@ -108,15 +108,15 @@ class Shop:
             self.semaphore.release()
 
     def get_going(self, gap: float = 0.001) -> None:
-        """Short tasks, one after the other, with others that wait."""
-        first = self.message()
-        waiting = [self.message() for _ in range(80)]
-        self.answer(first)
+        """Short tasks, one after the other, with others that wait; one task goes on in each process."""
+        for _ in range(80 + self.semaphore.initial_value):
+            self.message()
+        self.answer(*list(self.asked))
         for _ in range(80):
             self.later(gap)
             self.end(self.running[0])
             self.answer(*list(self.asked))
-        assert len(waiting) == 80
+        assert len(self.running) == self.semaphore.initial_value
 
 
 RUN = StartedRun("run", "claim", 1, "job", "name", "schedule", NOON, 1, 120.0, 3, 0, 0, 1, "start")
@@ -156,7 +156,7 @@ def test_a_slot_that_comes_before_its_answer_hurries_it(shop: Shop) -> None:
     shop.get_going()
     ahead = shop.message()
     shop.end(shop.running[0])
-    assert shop.hurried[-1] is ahead and not shop.running
+    assert shop.hurried[-1] == (ahead, True) and not shop.running
     shop.answer(ahead)
     assert shop.running == [ahead]
 
@@ -229,7 +229,72 @@ def test_where_no_message_is_to_wait_none_more_may_come(monkeypatch: pytest.Monk
     assert shop.more == 0
 
 
-def test_a_thousand_short_tasks_lose_no_slot(shop: Shop) -> None:
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """Eight processes whose tasks were so short that slots came fast; all of them are free."""
+    shop = Shop(8, monkeypatch)
+    shop.get_going()
+    shop.end(*list(shop.running))
+    assert shop.semaphore.value == 8
+    return shop
+
+
+def test_while_slots_come_fast_nobody_keeps_one_for_the_time_of_the_question(wide: Shop) -> None:
+    messages = [wide.message() for _ in range(20)]
+    assert set(wide.asked) == set(messages) and wide.semaphore.value == 8
+    assert wide.hurried[-1] == (messages[-1], False)
+    wide.answer(*messages)
+    assert wide.running == messages[:8]
+    wide.end(*messages[:8])
+    assert wide.running == messages[8:16]
+    wide.end(*messages[8:16])
+    wide.end(*messages[16:])
+    assert wide.semaphore.value == 8
+
+
+def test_no_more_ask_without_a_slot_than_will_have_one_in_a_moment(wide: Shop) -> None:
+    for _ in range(200):
+        wide.message()
+    without_slot = [asked for asked, (_, ahead) in wide.asked.items() if ahead]
+    assert 30 <= len(without_slot) <= 64
+    assert len(wide.asked) == len(without_slot) + 8
+
+
+def test_slots_that_come_rarely_are_kept_for_the_time_of_the_question(wide: Shop) -> None:
+    wide.later(0.02)
+    message = wide.message()
+    assert wide.asked[message][1] is False and wide.semaphore.value == 7
+
+
+@pytest.mark.parametrize("answer", [Stale(), Away("no database")])
+def test_what_is_refused_after_it_let_its_slot_go_gives_back_no_other(wide: Shop, answer: Answer) -> None:
+    refused, running = wide.message(), wide.message()
+    wide.answer(running)
+    wide.answer(refused, answer=answer)
+    assert wide.refused == [refused] and wide.semaphore.value == 7
+
+
+def test_a_slot_that_was_let_go_is_there_for_messages_that_ask_nothing(wide: Shop) -> None:
+    for _ in range(20):
+        wide.message()
+    others: list[int] = []
+    wide.semaphore.acquire(others.append, 1)
+    assert others == [1]
+
+
+def test_what_let_its_slot_go_before_the_connection_ended_takes_no_other(wide: Shop) -> None:
+    messages = [wide.message() for _ in range(3)]
+    wide.semaphore.clear()  # as Celery does
+    wide.slots.leave(is_closing=False)
+    for asked in messages:
+        asked.is_cut = True
+    wide.answer(*messages)
+    assert wide.semaphore.value == 8 and not wide.running
+
+
+@pytest.mark.parametrize("processes", [1, 8])
+def test_a_thousand_short_tasks_lose_no_slot(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(processes, monkeypatch)
     messages = [shop.message() for _ in range(1000)]
     for turn in range(20_000):
         shop.later(0.0005)
@@ -240,4 +305,4 @@ def test_a_thousand_short_tasks_lose_no_slot(shop: Shop) -> None:
                 shop.answer(asked, answer=Stale() if number % 5 == 4 else None)
         if not (shop.running or shop.asked or shop.semaphore._waiting):
             break
-    assert shop.semaphore.value == 1 and len(messages) == 1000
+    assert shop.semaphore.value == processes and len(messages) == 1000
