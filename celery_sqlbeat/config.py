@@ -54,7 +54,10 @@ class Settings:
         "The longest time between two looks for due jobs. Beat wakes for the next deadline by itself.",
     )
     notice_interval: float = _setting(
-        5.0, checks.seconds(0), "Within this time a change made through this package is noticed. 0 turns it off."
+        5.0,
+        checks.seconds(0),
+        "Within this time a change made through this package is noticed. 0 turns it off; the ends of runs that are out "
+        "are noticed all the same.",
     )
     lock_timeout: float = _setting(
         120.0, checks.seconds(SHORTEST_LEASE), "The run lease, where neither the row nor a policy has its own."

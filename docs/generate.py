@@ -55,7 +55,7 @@ WALK = (
         "wake",
         "what is due, and until when to sleep",
         ("beat/tick.py", "beat/look.py", "beat/turns.py", "store/beat_store.py"),
-        ("read_next", "read_changes"),
+        ("read_next", "read_later", "read_changes"),
     ),
     Step(
         "claim",

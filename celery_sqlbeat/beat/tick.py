@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _SPACING_SECONDS = 0.013  # from one walk to the next: under load a few jobs share a claim, and none waits for longer
 _SPREAD_SECONDS = 0.0005  # of several beats that sleep until the same instant not always the same one is the first
+# The end of a run may decide what is due next, and nobody foresees it: it is noticed within a tenth of the time in which
+# nothing has happened.
+_SOONEST_NOTICE, _LATEST_NOTICE, _NOTICE_SHARE = 0.05, 1.0, 0.1  # seconds, seconds
 _LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 
 
@@ -61,7 +64,7 @@ class Tick:
         self._clock = clock
         self._random = rnd
         self._next_poll = self._next_notice = self._wake_at = self._next_reap = clock()
-        self._walked_at = clock()
+        self._walked_at = self._stirred_at = clock()
         self._turns = Turns(clock)
         self._last: Look | None = None
         self._unfinished: Look | None = None  # its batch was full: the next one is due without another look
@@ -87,14 +90,16 @@ class Tick:
         elif now < self._wake_at and not self._was_changed(now):
             return self._rest()
         self._walked_at = now
-        look, self._unfinished = self._known(now), None
+        look = self._known(now)
+        is_rest = look is not None and look is self._unfinished
+        self._unfinished = None
         reaped = False
         if look is None:
             self._firing.finish()
             look = self._look()
             self._heed_others(look)
             reaped = self._reap(look)
-        fired = self._fire(look)
+        fired = self._fire(look, is_rest)
         if fired is not None and fired.more:
             self._wake_at, self._unfinished = now, look
             return 0.0
@@ -123,7 +128,8 @@ class Tick:
             self._next_reap = self._clock() + _LONGEST_SPACING
         return True
 
-    def _fire(self, look: Look) -> Fired | None:
+    def _fire(self, look: Look, is_rest: bool) -> Fired | None:
+        """`is_rest`: of a batch that was full, so that there may be nothing left."""
         if not self._is_ours(look):
             return None
         self._publisher.connect(_CONNECT_SECONDS)  # before anything is claimed
@@ -131,7 +137,7 @@ class Tick:
         if fired.something:
             self._in_vain = 0
             self._turns.won()
-        else:
+        elif not is_rest:
             self._in_vain += 1
             self._turns.lost()
         return fired
@@ -167,14 +173,24 @@ class Tick:
     def _was_changed(self, now: float) -> bool:
         if now < self._next_notice:
             return False
-        self._next_notice = now + self._notice
+        self._notice_again(now)
         return self._last is None or self._store.changes() != self._last.wake.changes
+
+    def _notice_again(self, now: float) -> None:
+        seconds = self._notice
+        if self._last is not None and self._last.wake.ends_at() is not None:
+            quiet = now - self._stirred_at
+            seconds = min(seconds, _LATEST_NOTICE, max(_SOONEST_NOTICE, quiet * _NOTICE_SHARE))
+        self._next_notice = now + seconds
 
     def _look(self) -> Look:
         sent_at = self._clock()
-        self._last = look = Look(self._store.next_wake(self._code_keys), sent_at, self._clock)
+        last, look = self._last, Look(self._store.next_wake(self._code_keys), sent_at, self._clock)
+        if last is None or look.wake.stirs(last.wake):
+            self._stirred_at = sent_at
+        self._last = look
         self._sight.saw(look.wake.now, sent_at)
-        self._next_notice = sent_at + self._notice
+        self._notice_again(sent_at)
         return look
 
     def _sleep(self, look: Look) -> float:
@@ -189,6 +205,8 @@ class Tick:
             spread = _SPREAD_SECONDS * self._random()
             waits.append(max(seconds + lag + spread, self._spacing(now, self._in_vain)))
             self._awaited = None if lag else look
+            if self._in_vain:
+                waits += self._later(look, now)
         if (ends_at := wake.ends_at()) is not None:
             waits.append(max(look.seconds_until(ends_at), self._next_reap - now, self._spacing(now)))
         if wake.planned_at is not None:
@@ -196,6 +214,11 @@ class Tick:
             waits.append(max(seconds + self._turns.lag(seconds), self._spacing(now)))
         self._wake_at = now + min(waits)
         return self._rest()
+
+    def _later(self, look: Look, now: float) -> list[float]:
+        """Until what comes after the rows that are due and cannot be had: nobody waits for those."""
+        later_at = self._store.starts_after(look.wake.now, self._code_keys)
+        return [] if later_at is None else [max(look.seconds_until(later_at), self._spacing(now))]
 
     def _spacing(self, now: float, in_vain: int = 0) -> float:
         """How long until the next walk may begin."""

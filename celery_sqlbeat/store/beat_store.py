@@ -1,6 +1,7 @@
 """What a beat does to the database: claim, mark, give back, take over what ended, and ask when to wake."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from operator import itemgetter
 
 from celery_sqlbeat.lifecycle import DISPATCHED, Ending, given_back
@@ -81,6 +82,10 @@ class SqlBeatStore:
     def next_wake(self, code_keys: Sequence[str] = ()) -> Wake:
         rows = self._database.read("read_next", namespace=self._namespace, code_keys=list(code_keys))
         return Wake._make(rows[0])
+
+    def starts_after(self, instant: datetime, code_keys: Sequence[str] = ()) -> datetime | None:
+        rows = self._database.read("read_later", namespace=self._namespace, code_keys=list(code_keys), after=instant)
+        return min((at for at in rows[0] if at is not None), default=None)
 
     def changes(self) -> int:
         rows = self._database.read("read_changes", namespace=self._namespace)

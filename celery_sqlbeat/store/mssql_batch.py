@@ -15,6 +15,7 @@ CLOCK = "SYSUTCDATETIME()"
 
 # Each parameter has one type wherever it is used, so that a block has one plan whatever the values.
 PARAMETERS = {
+    "after": "datetime2(6)",
     "after_id": "varchar(36)",
     "after_name": "nvarchar(200)",
     "args": "nvarchar(max)",

@@ -67,6 +67,12 @@ class Wake(NamedTuple):
         """When a lease ends."""
         return min((at for at in (self.lease_ends_at, self.held_ends_at) if at is not None), default=None)
 
+    def stirs(self, before: "Wake") -> bool:
+        """Whether more has happened since then than heartbeats."""
+        return (self.changes, self.planned_at) != (before.changes, before.planned_at) or (
+            self.starts_at() != before.starts_at()
+        )
+
 
 class NewestRelease(NamedTuple):
     """Which release of a `beat_schedule` is the newest that has a live beat, and which one the table holds."""
@@ -121,6 +127,9 @@ class BeatStore(Protocol):
 
     def next_wake(self, code_keys: Sequence[str] = ()) -> Wake:
         """When some beat has something to do."""
+
+    def starts_after(self, instant: datetime, code_keys: Sequence[str] = ()) -> datetime | None:
+        """When there is something to claim that is due later than this."""
 
     def changes(self) -> int:
         """The counter that grows with every change made through this package."""

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any, cast
 
 import pytest
@@ -68,6 +69,10 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {**SCOPE, "code_keys": ["abc"]},
         {"jobs_due", "jobs_leased", "jobruns_held", "jobruns_outbox", "jobs_pkey", "changes_pkey"},
     ),
+    "read_later": (
+        {**SCOPE, "code_keys": ["abc"], "after": datetime(2027, 3, 1, tzinfo=timezone.utc)},
+        {"jobs_due", "jobruns_outbox", "jobs_pkey"},
+    ),
     "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),
     "read_attention": (
         {**SCOPE, "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
@@ -126,9 +131,9 @@ def test_postgresql_goes_by_the_index(session: pg.PostgresqlSession, block: str,
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     assert used <= indexes, used
     assert not [node for node in nodes if node["Node Type"] == "Index Scan" and not _bounded(node)]
-    if block in ("read_due", "read_outbox", "read_attempts", "read_next"):
+    if block in ("read_due", "read_outbox", "read_attempts", "read_next", "read_later"):
         assert not [node for node in nodes if node["Node Type"] == "Sort"], json.dumps(plan, indent=1)
-    if block == "read_next":
+    if block in ("read_next", "read_later"):
         [above] = [node for node in nodes if "jobs_due" in [one.get("Index Name") for one in node.get("Plans", [])]]
         assert above["Node Type"] == "Limit", "all that waits is read, not only the first"
 

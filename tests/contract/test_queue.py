@@ -539,6 +539,16 @@ def test_beat_wakes_for_the_next_due_job(world: World) -> None:
     assert earliest(world.beat.next_wake(["elsewhere"])) == NOON + 1 * SECOND
 
 
+def test_a_beat_can_look_beyond_what_it_cannot_have(world: World) -> None:
+    world.add(NextRunTime=NOON)
+    world.add(NextRunTime=NOON + 5 * SECOND)
+    world.add(NextRunTime=NOON + 3 * SECOND, CodeKey="elsewhere")
+    world.add(NextRunTime=NOON + 2 * SECOND, Enabled=0)
+    assert world.beat.starts_after(NOON) == NOON + 5 * SECOND
+    assert world.beat.starts_after(NOON, ["elsewhere"]) == NOON + 3 * SECOND
+    assert world.beat.starts_after(NOON + 5 * SECOND) is None
+
+
 def test_beat_wakes_for_a_retry(world: World) -> None:
     world.add()
     run = world.running()

@@ -469,6 +469,34 @@ SELECT
     CASE WHEN @outbox_at_again < @outbox_at OR @outbox_at IS NULL THEN @outbox_at_again ELSE @outbox_at END AS OutboxAt,
     COALESCE((SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace), 0) AS Changes;
 
+-- name: read_later
+-- Always one row: the earliest instants later than this one at which there is something to claim. Passes by what is locked.
+DECLARE @due_at datetime2(6), @outbox_at datetime2(6);
+DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+
+INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+SELECT TOP (1) @due_at = j.DueAt
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), READPAST, READCOMMITTEDLOCK)
+WHERE
+    j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND j.DueAt > @after
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY j.DueAt
+OPTION (LOOP JOIN);
+
+SELECT TOP (1) @outbox_at = r.DueAt
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, READCOMMITTEDLOCK)
+INNER JOIN dbo.Jobs AS j WITH (READPAST, READCOMMITTEDLOCK) ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.DueAt IS NOT NULL AND r.DueAt > @after
+    AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+ORDER BY r.DueAt
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT @due_at AS DueAt, @outbox_at AS OutboxAt;
+
 -- name: read_attention
 -- Zero rows: every row is in order. By the text of the id, as the caller compares it.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();

@@ -306,6 +306,31 @@ FROM (
     WHERE Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1
 ) AS leased;
 
+-- name: read_later
+-- Always one row: the earliest instants later than this one at which there is something to claim.
+SELECT
+    (
+        SELECT coalesce(RetryAt, NextRunTime)
+        FROM Jobs
+        WHERE
+            Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
+            AND coalesce(RetryAt, NextRunTime) > :after
+            AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+        ORDER BY coalesce(RetryAt, NextRunTime)
+        LIMIT 1
+    ) AS DueAt,
+    (
+        SELECT r.DueAt
+        FROM JobRuns AS r
+        INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
+        WHERE
+            r.Namespace = :namespace AND r.DueAt > :after
+            AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+            AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+        ORDER BY r.DueAt
+        LIMIT 1
+    ) AS OutboxAt;
+
 -- name: read_attention
 -- Zero rows: every row is in order.
 SELECT

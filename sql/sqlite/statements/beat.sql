@@ -297,6 +297,29 @@ FROM (
     WHERE Namespace = :namespace AND LockedBy IS NOT NULL
 ) AS leased;
 
+-- name: read_later
+-- Always one row: the earliest instants later than this one at which there is something to claim.
+SELECT
+    (
+        SELECT min(coalesce(RetryAt, NextRunTime))
+        FROM Jobs
+        WHERE
+            Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
+            AND coalesce(RetryAt, NextRunTime) > :after
+            AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(:code_keys)))
+    ) AS DueAt,
+    (
+        SELECT r.DueAt
+        FROM JobRuns AS r
+        CROSS JOIN Jobs AS j ON j.Id = r.JobId
+        WHERE
+            r.Namespace = :namespace AND r.DueAt > :after
+            AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+            AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(:code_keys)))
+        ORDER BY r.DueAt
+        LIMIT 1
+    ) AS OutboxAt;
+
 -- name: read_attention
 -- Zero rows: every row is in order. A month from 13 to 19 has the form of an instant, which is all that the index of
 -- these rows knows: it is found by its place among what is due, beyond all instants of its year.

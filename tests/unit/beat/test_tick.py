@@ -28,6 +28,9 @@ class House:
         self.time = 0.0
         self.asked: Counter[str] = Counter()
         self.due_at: datetime | None = None
+        self.leases_until: datetime | None = None
+        self.later_at: datetime | None = None
+        self.planned_at: datetime | None = None
         self.lease_ends_at: datetime | None = None
         self.counter = 0
         self.fired: list[float] = []
@@ -72,7 +75,12 @@ class House:
 
     def next_wake(self, code_keys: Any) -> Wake:
         self._ask("next_wake")
-        return Wake(self.now(), self.due_at, self.lease_ends_at, None, None, None, self.counter)
+        planned_at = self.planned_at if self.planned_at and self.planned_at > self.now() else None
+        return Wake(self.now(), self.due_at, self.lease_ends_at, planned_at, None, None, self.counter)
+
+    def starts_after(self, instant: datetime, code_keys: Any) -> datetime | None:
+        self._ask("starts_after")
+        return self.later_at
 
     def connect(self, seconds: float) -> None:
         pass
@@ -92,6 +100,7 @@ class House:
         answer = self.answers.pop(0) if self.answers else Fired(True, False)
         if answer.something and not answer.more:
             self.due_at = None
+            self.lease_ends_at = self.lease_ends_at or self.leases_until
         return answer
 
     def reap(self) -> int:
@@ -169,6 +178,28 @@ def test_a_change_is_noticed_within_the_notice_interval() -> None:
     changed = house.time
     house.live(10)
     assert len(house.fired) == 1 and house.fired[0] - changed <= 5.01
+
+
+@pytest.mark.parametrize("ran_for", [0.3, 2.3, 8.0, 600.0])
+@pytest.mark.parametrize("notice", [5.0, 0.0])
+def test_the_end_of_a_run_is_noticed_within_a_tenth_of_its_time_and_a_second(notice: float, ran_for: float) -> None:
+    house = House(notice=notice)
+    house.due_at, house.leases_until = house.at(7.0), house.at(10_000)
+    house.live(7.0 + ran_for, longest=0.01)
+    ended_at, house.lease_ends_at = house.time, None
+    house.due_at = house.now()
+    house.counter += 1
+    house.live(6)
+    assert 0 <= house.fired[-1] - ended_at <= max(0.05, min(1.0, ran_for / 10)) + 0.03
+
+
+def test_a_long_run_costs_little_more_than_a_look_a_second() -> None:
+    house = House()
+    house.lease_ends_at = house.at(100_000)
+    house.live(60)
+    house.asked.clear()
+    house.live(600)
+    assert house.asked["changes"] <= 600
 
 
 def test_what_is_due_but_held_by_others_does_not_keep_a_beat_busy() -> None:
@@ -273,6 +304,25 @@ def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
     house.due_at, house.answers = NOON, [Fired(True, True)] * 5
     house.live(0.01)
     assert len(house.fired) == 6
+
+
+def test_a_batch_that_was_just_full_is_no_race_that_was_lost() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(True, True), Fired(False, False)]
+    house.tick()
+    house.due_at = house.at(0.5)
+    house.live(1)
+    assert house.fired[-1] == pytest.approx(0.5, abs=0.001)
+
+
+def test_a_row_that_cannot_be_had_makes_no_other_late() -> None:
+    house = House()
+    house.due_at, house.answers = NOON, [Fired(False, False)] * 1000
+    house.live(10)
+    due = house.time + 1.9
+    house.later_at = house.at(due)
+    house.live(3)
+    assert min(abs(at - due) for at in house.fired) < 0.001
 
 
 def test_full_batches_need_no_look_in_between_but_once_a_second() -> None:
