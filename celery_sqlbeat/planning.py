@@ -31,6 +31,7 @@ from celery_sqlbeat.schedule import Gap, Misfire, Skip
 logger = logging.getLogger(__name__)
 
 LONGEST_REASON = 500  # characters, as wide as the column
+HIGHEST_FENCE = 2**62  # half of what the column holds: a fence grows with every claim, and by an epoch at each recovery
 
 
 class Planner:
@@ -124,8 +125,8 @@ class Planner:
         return Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
 
     def _definition(self, row: DueJob | LooseRow) -> Definition:
-        if not isinstance(row.fence, int):  # SQLite keeps any value in any column
-            raise FieldError("Fence", row.fence, "write a whole number, such as 0")
+        if not isinstance(row.fence, int) or not 0 <= row.fence < HIGHEST_FENCE:  # SQLite keeps any value in any column
+            raise FieldError("Fence", row.fence, "write a whole number, such as 0; a larger one than any before it")
         if row.schedule != CODE_SCHEDULE:
             return read_definition(row, self._rules)
         # The text says only that the code knows when; the rest of the row counts as ever.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Sending, Sent
 from celery_sqlbeat.beat.standing import Standing
-from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.errors import DatabaseAway
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store.protocol import BeatStore, Plans
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 _MARK_SHARE = 0.3
 # Seconds before a slot that was not published is due again; a message that no broker takes must not keep beat busy.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_LONG_PAUSE = 10.0  # seconds; for a job whose slots come often it grows no longer than this, or than its interval
 
 
 class _InFlight(NamedTuple):
@@ -87,7 +88,8 @@ class Firing:
         for quarantine in claimed.plan.quarantines:
             logger.error("job %s is set aside: %s", quarantine.job_name, quarantine.reason)
         for gap in claimed.plan.gaps:
-            logger.info("%d slots are skipped (%s): job %s", gap.slot_count, gap.reason, gap.job_id)
+            name = claimed.names.get(gap.job_id, gap.job_id)
+            logger.info("%d slots are skipped (%s): job %s", gap.slot_count, gap.reason, name)
         self.settle()
         if claimed.claims:
             self._standing.claimed += len(claimed.claims)
@@ -142,6 +144,8 @@ class Firing:
             self._store.mark_dispatched(forgotten)
         if leased:
             self._store.mark_published([(sent.claim, sent.queued_seconds) for sent in leased])
+        if published.declined:
+            self._cancel(published.declined)
         self._give_back(published.failed)
         for sent in published.confirmed:
             self._refusals.pop(sent.claim.job_id, None)
@@ -150,7 +154,7 @@ class Firing:
         """At the end of this process: record what can still be recorded."""
         try:
             self.finish()
-        except StoreError as error:
+        except Exception as error:  # whatever it is, the rest of the end must follow
             logger.warning("what was published last is not recorded: %s", error)
 
     def _by_kind(self, confirmed: Sequence[Sent]) -> tuple[list[Sent], list[Claim]]:
@@ -165,16 +169,15 @@ class Firing:
         return leased, forgotten
 
     def _give_back(self, failed: Sequence[tuple[Claim, str]]) -> None:
-        groups: dict[tuple[str, int], list[Claim]] = {}
+        groups: dict[tuple[str, float], list[Claim]] = {}
         for claim, reason in failed:
-            groups.setdefault((reason, self._refusals.get(claim.job_id, 0)), []).append(claim)
-        for (reason, refusals), claims in groups.items():
-            seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(refusals, 10))
-            seconds *= 0.5 + 0.5 * self._random()
+            groups.setdefault((reason, self._pause(claim)), []).append(claim)
+        for (reason, longest), claims in groups.items():
+            seconds = longest * (0.5 + 0.5 * self._random())
             given = self._store.give_back(claims, reason, seconds)
             for claim in claims:
                 if claim.run_id in given:
-                    self._refusals[claim.job_id] = refusals + 1
+                    self._refusals[claim.job_id] = self._refusals.get(claim.job_id, 0) + 1
                     logger.error(
                         "job %s, slot %s, fence %d was not published: %s; again in %.1f s",
                         claim.job_name,
@@ -183,6 +186,22 @@ class Firing:
                         reason,
                         seconds,
                     )
+
+    def _pause(self, claim: Claim) -> float:
+        """How long until the slot is tried again, at most: ever longer, but not much longer than its next slot takes."""
+        slot = claim.slot
+        interval = _LONGEST_PAUSE
+        if slot.planned_at is not None:
+            interval = max(_LONG_PAUSE, (slot.planned_at - slot.scheduled_for).total_seconds())
+        return min(_LONGEST_PAUSE, interval, _FIRST_PAUSE * 2.0 ** min(self._refusals.get(claim.job_id, 0), 10))
+
+    def _cancel(self, declined: Sequence[tuple[Claim, str]]) -> None:
+        """The shop's own code chose to send nothing: as in stock beat, the job goes on with its next slot."""
+        for reason, claims in _by_reason(declined).items():
+            ended = self._store.cancel(claims, reason)
+            for claim in claims:
+                if claim.run_id in ended:
+                    logger.warning("job %s, slot %s: %s", claim.job_name, claim.slot.scheduled_for, reason)
 
     def _say_unleased(self, queue: str | None) -> None:
         if queue not in self._unleased:
@@ -193,7 +212,14 @@ class Firing:
             )
 
 
+def _by_reason(claims: Sequence[tuple[Claim, str]]) -> dict[str, list[Claim]]:
+    groups: dict[str, list[Claim]] = {}
+    for claim, reason in claims:
+        groups.setdefault(reason, []).append(claim)
+    return groups
+
+
 def _unpublished(claims: Sequence[Claim], error: Exception) -> Published:
     """What got out is not known. Under a higher fence each of them is sent again, and later than at once."""
     logger.error("a batch of %d claims could not be published", len(claims), exc_info=error)
-    return Published([], [(claim, type(error).__name__) for claim in claims])
+    return Published([], [(claim, type(error).__name__) for claim in claims], [])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery_sqlbeat.beat.brokers import Broker
 from celery_sqlbeat.beat.outlets import TIME_UP, Outlet, one_line
-from celery_sqlbeat.beat.sending import Sender
+from celery_sqlbeat.beat.sending import Declined, Sender
 from celery_sqlbeat.errors import BrokerAway
 from celery_sqlbeat.model import Claim
 
@@ -41,6 +41,8 @@ class Published(NamedTuple):
 
     confirmed: list[Sent]
     failed: list[tuple[Claim, str]]
+    declined: list[tuple[Claim, str]]
+    """What the shop's own code chose not to send."""
 
 
 class Sending:
@@ -101,7 +103,7 @@ class Publisher:
         if not self._broker.was_refused:
             return published
         # The broker broke off at one of them. What it had taken by then goes out again under the same claim.
-        isolated = Published(published.confirmed, [])
+        isolated = Published(published.confirmed, [], published.declined)
         self._one_by_one([claim for claim, _ in published.failed], until, isolated)
         return isolated
 
@@ -118,6 +120,7 @@ class Publisher:
             alone = self._send([claim], until)()
             published.confirmed.extend(alone.confirmed)
             published.failed.extend(alone.failed)
+            published.declined.extend(alone.declined)
             if not self._broker.was_refused:
                 self._refused.discard(claim.job_id)
             elif len(self._refused) < _MOST_REFUSED:
@@ -126,10 +129,10 @@ class Publisher:
     def _send(self, claims: Sequence[Claim], until: float) -> Callable[[], Published]:
         outlet = self._broker.outlet
         if outlet is None:
-            return lambda: Published([], [(claim, "the broker is not connected") for claim in claims])
+            return lambda: Published([], [(claim, "the broker is not connected") for claim in claims], [])
         outlet.until = until
         self._sender.sit(outlet)
-        sent, failures = self._send_all(claims, outlet)
+        sent, failures, declined = self._send_all(claims, outlet)
         outlet.flush()
 
         def settle() -> Published:
@@ -138,13 +141,17 @@ class Publisher:
             if outlet.broken is None:
                 self._broker.answered()
             confirmed = [each for each in sent if each.claim.run_id not in failures]
-            return Published(confirmed, [(each, failures[each.run_id]) for each in claims if each.run_id in failures])
+            failed = [(each, failures[each.run_id]) for each in claims if each.run_id in failures]
+            return Published(confirmed, failed, declined)
 
         return settle
 
-    def _send_all(self, claims: Iterable[Claim], outlet: Outlet) -> tuple[list[Sent], dict[str, str]]:
+    def _send_all(
+        self, claims: Iterable[Claim], outlet: Outlet
+    ) -> tuple[list[Sent], dict[str, str], list[tuple[Claim, str]]]:
         sent: list[Sent] = []
         failures: dict[str, str] = {}
+        declined: list[tuple[Claim, str]] = []
         last_flush = time.monotonic()
         for claim in claims:
             now = time.monotonic()
@@ -153,6 +160,8 @@ class Publisher:
                 continue
             try:
                 destination = self._sender.send(claim, outlet)
+            except Declined as error:
+                declined.append((claim, str(error)))
             except Exception as error:
                 failures[claim.run_id] = one_line(error)
             else:
@@ -160,7 +169,7 @@ class Publisher:
             if now - last_flush > _FLUSH_SECONDS:
                 outlet.flush()
                 last_flush = time.monotonic()
-        return sent, failures
+        return sent, failures, declined
 
     def queue_of(self, claim: Claim) -> str | None:
         """The queue that the message of this claim goes to; None where an exchange decides, or no queue is known."""

@@ -17,6 +17,7 @@ from celery_sqlbeat.beat.code_calls import entry_of
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.signals import signals_wait
 from celery_sqlbeat.beat.stock_file import runs_in_file
+from celery_sqlbeat.beat.trouble import Trouble
 from celery_sqlbeat.config import read_settings
 from celery_sqlbeat.errors import SettingError, SqlbeatError
 from celery_sqlbeat.model import Claim
@@ -54,6 +55,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._store: Store | None = None
         self._publisher = Publisher(app, self.apply_entry, self._entry_of, self.settings.statement_timeout)
         self._failures = 0
+        self._trouble = Trouble()
         self._read: dict[Any, Any] = {}
         longest = max_interval or app.conf.beat_max_loop_interval or self.settings.poll_interval
         super().__init__(app, schedule, longest, *args, **kwargs)
@@ -83,7 +85,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             except Exception as error:
                 # Beat must go on: an exception here would end it, and with it every other job.
                 return self._wait("this tick failed (%s)", error, exc_info=True)
-        self._failures = 0
+        if self._failures:
+            logger.warning("beat goes on after %d tries", self._failures)
+            self._failures = 0
+            self._trouble.is_over()
         return min(seconds, float(self.max_interval))
 
     def setup_schedule(self) -> None:
@@ -134,9 +139,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return entry_of(self.app, self.data, claim)
 
     def _wait(self, text: str, error: Exception, exc_info: bool = False) -> float:
-        """Say once what is wrong, then ever more rarely; full jitter, so that many beats do not come back at once."""
+        """Say what is wrong, and again ever more rarely; full jitter, so that many beats do not come back at once."""
         self._failures += 1
         longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
         seconds = min(longest, float(self.max_interval)) * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
-        logger.error(text + "; trying again in %.1f s", error, seconds, exc_info=exc_info and self._failures == 1)
+        if self._trouble.is_to_be_told(str(error)):
+            logger.error(text + "; trying again in %.1f s", error, seconds, exc_info=exc_info and self._failures == 1)
         return seconds

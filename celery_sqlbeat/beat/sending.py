@@ -37,8 +37,8 @@ from celery_sqlbeat.model import Claim
 T = TypeVar("T")
 
 
-class NotSent(SqlbeatError):
-    """A message was not handed to the broker."""
+class Declined(SqlbeatError):
+    """The shop's own code sent nothing for an entry, and raised nothing."""
 
 
 class Destination(NamedTuple):
@@ -147,7 +147,7 @@ class Sender:
         if self._raised is not None:
             raise self._raised
         if not self._watched and outlet.first is None:
-            raise NotSent("apply_entry sent nothing")
+            raise Declined("apply_entry sent nothing")
 
     def watch(self, send: Callable[[], T]) -> T:
         """Call what the scheduler sends an entry with. Celery's `apply_entry` only logs what it raises."""

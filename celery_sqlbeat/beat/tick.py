@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _SPACING_SECONDS = 0.013  # from one walk to the next: under load a few jobs share a claim, and none waits for longer
 _SPREAD_SECONDS = 0.0005  # of several beats that sleep until the same instant not always the same one is the first
-# The end of a run may decide what is due next, and nobody foresees it: it is noticed within a tenth of the time in which
-# nothing has happened.
+# The end of a run may decide what is due next, and nobody foresees it: it is noticed within a tenth of the time in
+# which nothing has happened.
 _SOONEST_NOTICE, _LATEST_NOTICE, _NOTICE_SHARE = 0.05, 1.0, 0.1  # seconds, seconds
 _LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from operator import itemgetter
 
-from celery_sqlbeat.lifecycle import DISPATCHED, Ending, given_back
+from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
 from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan, Quarantine
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.protocol import FIRST_ID, Claimed, Plans, Wake
@@ -31,7 +31,9 @@ class SqlBeatStore:
                 made = _renumbered(session, made)
             won = self._write_claims(session, made.claims, dispatch_seconds)
             _write_rest(session, made, won)
-            claimed = Claimed([claim for claim in made.claims if claim.job_id in won], made, len(due))
+            claimed = Claimed(
+                [claim for claim in made.claims if claim.job_id in won], made, {job.job_id: job.job_name for job in due}
+            )
             attempted.append(claimed)
             return claimed
 
@@ -56,6 +58,9 @@ class SqlBeatStore:
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
         return self._release_claims(claims, given_back(reason, seconds))
+
+    def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        return self._release_claims(claims, Ending(CANCELLED, reason))
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
         scope = {"namespace": self._namespace, "grace_seconds": grace_seconds, "batch_size": batch_size}

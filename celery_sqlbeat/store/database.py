@@ -53,6 +53,7 @@ class Database:
         self._sleep = sleep
         self._random = rnd
         self._clock = clock
+        self._why = ""  # what the driver said last about a database that is away
 
     def fetch(
         self, name: str, rows: Rows | None = None, settle: Work[list[Row] | None] | None = None, /, **scalars: Any
@@ -89,7 +90,7 @@ class Database:
     def _run(self, work: Work[T], transaction: bool, settle: Work[T | None] | None = None) -> T:
         wait = self._breaker.seconds_to_wait()
         if wait > 0:
-            raise DatabaseAway(f"the database is away; it is tried again in {wait:.1f} s")
+            raise DatabaseAway(self._why)
         try:
             result = self._once(work, transaction)
         except Failure as failure:
@@ -169,7 +170,9 @@ class Database:
 
     def _error(self, failure: Failure) -> StoreError:
         text = self.dialect.explain(failure.cause)
+        told = f"the database cannot be used for now: {text}"
         if failure.fault in AWAY:
+            self._why = told
             self._breaker.failed()
         else:
             self._breaker.succeeded()  # an error, but the database answered
@@ -178,4 +181,4 @@ class Database:
         if failure.fault is Fault.FATAL:
             return StoreError(text)
         kind = DatabaseAway if failure.fault in AWAY else DatabaseBusy
-        return kind(f"the database cannot be used for now: {text}")
+        return kind(told)

@@ -41,11 +41,17 @@ ANY_VERSION = 0  # of a row; they count from 1
 
 
 class Claimed(NamedTuple):
-    """The outcome of one claim: what this beat now holds, the whole plan, and how many rows were looked at."""
+    """The outcome of one claim: what this beat now holds, the whole plan, and what was looked at."""
 
     claims: list[Claim]
     plan: Plan
-    looked_at: int
+    names: Mapping[str, str]
+    """Of the jobs that were looked at, by their ids."""
+
+    @property
+    def looked_at(self) -> int:
+        """How many jobs were looked at."""
+        return len(self.names)
 
 
 class Wake(NamedTuple):
@@ -112,6 +118,9 @@ class BeatStore(Protocol):
 
         It is due again after so many seconds.
         """
+
+    def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        """End slots that somebody chose not to send: their jobs go on at once."""
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
         """Leases that ended so long ago or longer, of leased and of overlapping runs."""

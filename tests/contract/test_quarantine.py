@@ -50,6 +50,14 @@ def test_a_wrong_row_goes_to_quarantine_with_its_reason_and_the_others_run(
     assert world.runs(wrong) == []
 
 
+@pytest.mark.parametrize("fence", [2**63 - 1, 2**62, -1])
+def test_a_fence_that_cannot_grow_stops_no_other_job(world: World, fence: int) -> None:
+    wrong, right = world.add(), world.add()
+    world.sql("UPDATE Jobs SET Fence = ? WHERE JobName = ?", fence, wrong)
+    assert [claim.job_name for claim in world.claim().claims] == [right]
+    assert world.job(wrong)["quarantine"].startswith("Fence")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -163,6 +163,16 @@ def test_a_dispatched_slot_lets_its_job_go_on_at_once(world: World) -> None:
     assert as_instant(row["publishedat"]) == world.now
 
 
+def test_a_slot_that_the_shop_did_not_want_to_send_is_over_and_its_job_goes_on(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    assert world.beat.cancel([claim], "apply_entry sent nothing") == {claim.run_id}
+    job, (row,) = world.job(name), world.runs(name)
+    assert (job["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
+    assert (row["state"], row["reason"]) == ("cancelled", "apply_entry sent nothing")
+    assert job["lastruntime"] is None
+
+
 def test_a_slot_that_began_is_not_dispatched(world: World) -> None:
     name = world.add()
     claim = world.claim_one()

@@ -351,6 +351,22 @@ class Hooked:
         return self.scheduler.Entry(each.job_name, each.task_name, None, 0, 10, each.args, each.kwargs)
 
 
+def test_what_a_wrapped_apply_entry_chose_not_to_send_is_no_failure(broker: Place) -> None:
+    def wrap(apply_entry: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(scheduler: Any, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            return None if entry.name == "holiday" else apply_entry(scheduler, entry, *args, **kwargs)
+
+        return wrapped
+
+    hooked = Hooked(tasks(broker.app()), wrap)
+    sent, left_out = claim("shop.add", 1), claim("shop.add", 2, name="holiday")
+    result = published(hooked.publisher, [sent, left_out])
+    hooked.publisher.close()
+    assert [each.claim for each in result.confirmed] == [sent]
+    assert (result.failed, result.declined) == ([], [(left_out, "apply_entry sent nothing")])
+    assert [message.headers["id"] for message in broker.take()] == [sent.run_id]
+
+
 def test_a_wrapped_apply_entry_sees_each_entry_and_may_add_headers(broker: Place) -> None:
     seen: list[str] = []
 

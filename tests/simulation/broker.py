@@ -172,7 +172,7 @@ class Publisher:
 
     def send(self, claims: Sequence[Claim], until: float) -> Sending:
         """Hand over each of the claims that there is time for; what the broker says of them comes later."""
-        published = Published([], [])
+        published = Published([], [], [])
         for claim in claims:
             self._process.sleep(0.0005 + 0.002 * self._broker.rng.random())
             if self._process.clock() >= until:
@@ -187,7 +187,7 @@ class Publisher:
             self._process.sleep(0.001 * self._broker.rng.random())
             if self._broker.is_away():
                 unconfirmed = [(sent.claim, _VANISHED) for sent in published.confirmed]
-                return Published([], [*published.failed, *unconfirmed])
+                return Published([], [*published.failed, *unconfirmed], [])
             return published
 
         return Sending(settle)

@@ -1,6 +1,7 @@
 """What becomes of a batch whose publishing or recording fails, with stand-ins for the broker and the database."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ class House:
         self.dispatched: list[Claim] = []
         self.published: list[Claim] = []
         self.given_back: list[tuple[Claim, float]] = []
+        self.cancelled: list[Claim] = []
+        self.declines = False
         self.refuses: str | None = None
         self.raises: Exception | None = None
         self.sent: list[Claim] = []
@@ -35,7 +38,7 @@ class House:
 
     def claim(self, plan: Any, batch_size: int, dispatch_seconds: float, keys: Any) -> Claimed:
         claims, self.waiting = self.waiting, []
-        return Claimed(claims, NOTHING, len(claims))
+        return Claimed(claims, NOTHING, {each.job_id: each.job_name for each in claims})
 
     def filled(self, claims: list[Claim]) -> list[Claim]:
         return claims
@@ -50,9 +53,11 @@ class House:
     def _settle(self, claims: Sequence[Claim]) -> Published:
         if self.refuses == "by an error later":
             raise RuntimeError(self.refuses)
+        if self.declines:
+            return Published([], [], [(each, "apply_entry sent nothing") for each in claims])
         if self.refuses:
-            return Published([], [(each, self.refuses) for each in claims])
-        return Published([Sent(each, "default", 0.0, None) for each in claims], [])
+            return Published([], [(each, self.refuses) for each in claims], [])
+        return Published([Sent(each, "default", 0.0, None) for each in claims], [], [])
 
     def fire(self) -> None:
         """Fire one batch, and wait for it."""
@@ -73,6 +78,10 @@ class House:
     def mark_published(self, published: list[tuple[Claim, float]]) -> None:
         self._answer()
         self.published += [each for each, _ in published]
+
+    def cancel(self, claims: list[Claim], reason: str) -> set[str]:
+        self.cancelled += claims
+        return {each.run_id for each in claims}
 
     def give_back(self, claims: list[Claim], reason: str, seconds: float) -> set[str]:
         self._answer()
@@ -104,6 +113,25 @@ def test_what_no_broker_takes_is_given_back_for_longer_and_longer(refuses: str) 
     house.refuses, house.waiting = refuses, [one]
     house.fire()
     assert house.given_back[-1][1] <= 1.0
+
+
+@pytest.mark.parametrize(("interval", "longest"), [(1, 10), (20, 20), (86400, 300)])
+def test_a_job_that_cannot_be_sent_is_tried_about_as_often_as_its_slots_come(interval: int, longest: int) -> None:
+    house, one = House(), claim()
+    often = one._replace(slot=one.slot._replace(planned_at=one.slot.scheduled_for + timedelta(seconds=interval)))
+    house.refuses = "TypeError: missing argument"
+    for _ in range(20):
+        house.waiting = [often]
+        house.fire()
+    waits = [seconds for _, seconds in house.given_back]
+    assert all(longest / 2 <= seconds <= longest for seconds in waits[10:])
+
+
+def test_what_the_shop_did_not_want_to_send_is_not_tried_again() -> None:
+    house = House(one := claim())
+    house.declines = True
+    house.fire()
+    assert house.cancelled == [one] and not house.given_back
 
 
 def test_what_was_published_is_recorded_as_soon_as_the_database_is_back() -> None:
@@ -145,6 +173,14 @@ def test_the_end_of_a_beat_is_not_held_up_by_what_cannot_be_recorded() -> None:
         house.fire()
     house.firing.hand_over()
     assert house.dispatched == []
+
+
+@pytest.mark.parametrize("error", [OverflowError("Python int too large"), DatabaseAway("away")])
+def test_no_error_keeps_a_beat_from_its_end(error: Exception) -> None:
+    house = House(claim())
+    house.firing.fire()
+    house.raises = error
+    house.firing.hand_over()
 
 
 def test_a_batch_is_recorded_while_the_broker_confirms_the_next_one() -> None:

@@ -199,12 +199,13 @@ def test_two_failed_calls_open_the_breaker_and_the_next_hears_at_once() -> None:
     script = Script(connect=[Fault.LOST] * 1000)
     timed = Timed(script, patience=0.0)
     for _ in range(2):
-        with pytest.raises(DatabaseAway):
+        with pytest.raises(DatabaseAway) as told:
             timed.write()
     asked = len(script.log)
-    with pytest.raises(DatabaseAway, match="tried again in"):
+    with pytest.raises(DatabaseAway, match="what the driver said") as at_once:
         timed.write()
     assert len(script.log) == asked
+    assert str(at_once.value) == str(told.value), "the same trouble in the same words"
 
 
 def test_a_probe_tries_only_once_and_its_success_closes_the_breaker() -> None:
