@@ -16,10 +16,13 @@ from kombu import common
 
 from celery_sqlbeat.beat.amqp_wire import PUBLISH, Wire, Written
 from celery_sqlbeat.beat.outlets import UNCERTAIN, Outlet, Shape, one_line
+from celery_sqlbeat.beat.signals import stop_is_waiting
 
 _declare: Any = common.maybe_declare  # kombu leaves it without types
 _LONGEST_TTL = 2**32 - 1  # milliseconds; RabbitMQ closes the channel for more
 _ENOUGH = 32768  # bytes; the broker reads what there is while the next messages are made
+_STOP_SECONDS = 2.0  # for the confirmations that are outstanding when this beat is told to stop
+_STOP_LOOK_SECONDS = 0.5  # how soon that is noticed
 _CLOSE_SECONDS = 1.0  # a broker that does not answer a goodbye in this time is left without one
 
 
@@ -132,10 +135,15 @@ class AmqpOutlet(Outlet):
     def settle(self) -> dict[str, str]:
         """Wait until each message is confirmed; a connection that leaves one out is not used again."""
         self.flush()
+        is_stopping = False
         while self._owners and self.broken is None:
+            if not is_stopping and stop_is_waiting():
+                is_stopping, self.until = True, min(self.until, time.monotonic() + _STOP_SECONDS)
             try:
-                self._amqp.drain_events(timeout=self.remaining())
+                self._amqp.drain_events(timeout=min(self.remaining(), _STOP_LOOK_SECONDS))
             except Exception as error:
+                if isinstance(error, TimeoutError) and time.monotonic() < self.until:
+                    continue
                 self.broken = one_line(error)
                 self.refused = _refuses(error)
         failures, self._failures = self._failures, {}

@@ -13,6 +13,7 @@ from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
 from celery_sqlbeat.beat.firing import Firing
+from celery_sqlbeat.beat.handing_back import HandingBack
 from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
@@ -38,6 +39,8 @@ class Parts(NamedTuple):
     tick: Tick
     standing: Standing
     firing: Firing
+    handing_back: HandingBack | None
+    """Where the shop may go back to stock beat."""
 
 
 def assemble(
@@ -49,8 +52,12 @@ def assemble(
     stock: Mapping[str, StockRun],
     bystanders: Bystanders | None = None,
     machine: Machine = THIS_MACHINE,
+    stock_file: str | None = None,
 ) -> Parts:
-    """Everything that a beat needs, once the tables are there and say what the code says."""
+    """Everything that a beat needs, once the tables are there and say what the code says.
+
+    `stock_file`: the file of stock beat, where it is to be kept true.
+    """
     _find_tables(settings, store, publisher)
     code = _read_code(app, settings, schedule)
     standing = _standing(app, settings, store, code, machine)
@@ -105,7 +112,8 @@ def assemble(
         machine.clock,
         machine.random,
     )
-    return Parts(tick, standing, firing)
+    back = HandingBack(stock_file, schedule, code.owner, store.for_code()) if stock_file else None
+    return Parts(tick, standing, firing, back)
 
 
 def _find_tables(settings: Settings, store: Store, publisher: Publisher) -> None:

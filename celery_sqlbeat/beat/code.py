@@ -31,6 +31,8 @@ class StockRun(NamedTuple):
 
     last_run_at: datetime
     has_run: bool
+    is_stocks: bool = True
+    """Whether it was stock beat that ran it; these beats write their runs into its file, too."""
 
 
 def first_runs(code: CodeSchedule, now: datetime, stock: Mapping[str, StockRun] | None = None) -> dict[str, datetime]:
@@ -112,6 +114,10 @@ class CodePlanner:
         definition = one.definition
         if not one.has_own_zone:
             definition = definition._replace(time_zone=_zone_by_hand(row) or definition.time_zone)
+        stock = self._stock.get(row.job_name)
+        if stock is not None and _went_on(row, stock):
+            first = self._first_slot(row._replace(**definition._asdict()), stock.last_run_at, now)
+            return CodeChange(row, definition, True, first)
         returns = row.disabled_reason == LEFT_THE_CODE
         if not returns and _text_of(row) == definition[1:]:
             return None
@@ -138,6 +144,12 @@ class CodePlanner:
 
 def _text_of(row: CodeRow) -> tuple[object, ...]:
     return (row.task_name, row.schedule, row.time_zone, row.args, row.kwargs, row.options, row.code_key)
+
+
+def _went_on(row: CodeRow, stock: StockRun) -> bool:
+    """Whether stock beat has run what is the next slot here: the shop went back to it for a while."""
+    is_free = row.claimed_at is None and isinstance(row.next_run_time, datetime)
+    return is_free and stock.is_stocks and stock.has_run and stock.last_run_at >= row.next_run_time
 
 
 def _is_another_schedule(row: CodeRow, definition: CodeDefinition) -> bool:

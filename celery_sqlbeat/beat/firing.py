@@ -188,7 +188,7 @@ class Firing:
                     )
 
     def _pause(self, claim: Claim) -> float:
-        """How long until the slot is tried again, at most: ever longer, but not much longer than its next slot takes."""
+        """How long until the slot is tried again, at most: ever longer, but hardly longer than its next slot takes."""
         slot = claim.slot
         interval = _LONGEST_PAUSE
         if slot.planned_at is not None:

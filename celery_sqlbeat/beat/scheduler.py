@@ -16,10 +16,10 @@ from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import entry_of
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.signals import signals_wait
-from celery_sqlbeat.beat.stock_file import runs_in_file
+from celery_sqlbeat.beat.stock_file import is_there, runs_in_file
 from celery_sqlbeat.beat.trouble import Trouble
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import SettingError, SqlbeatError
+from celery_sqlbeat.errors import DatabaseAway, SettingError, SqlbeatError
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.roster import queues_without_extension
 from celery_sqlbeat.store import Store, open_store
@@ -55,6 +55,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._store: Store | None = None
         self._publisher = Publisher(app, self.apply_entry, self._entry_of, self.settings.statement_timeout)
         self._failures = 0
+        self._database_is_away = False
         self._trouble = Trouble()
         self._read: dict[Any, Any] = {}
         longest = max_interval or app.conf.beat_max_loop_interval or self.settings.poll_interval
@@ -87,7 +88,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 return self._wait("this tick failed (%s)", error, exc_info=True)
         if self._failures:
             logger.warning("beat goes on after %d tries", self._failures)
-            self._failures = 0
+            self._failures, self._database_is_away = 0, False
             self._trouble.is_over()
         return min(seconds, float(self.max_interval))
 
@@ -111,11 +112,20 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         send: Callable[..., Any] = super().apply_async
         return self._publisher.watch(lambda: send(entry, producer=producer, advance=False, **kwargs))
 
+    def sync(self) -> None:
+        """Write down what ran where stock beat would look for it. Celery asks for that every few minutes."""
+        if self._parts is not None and self._parts.handing_back is not None:
+            with signals_wait():
+                self._parts.handing_back.write()
+
     def close(self) -> None:
         """Record what was published last, leave the register, close the connections. Celery calls it twice."""
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.firing.hand_over()
+        if parts is not None and not self._database_is_away:
+            if parts.handing_back is not None:
+                parts.handing_back.write()
             try:
                 parts.standing.say_stopped()
             except SqlbeatError as error:
@@ -130,10 +140,23 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if self._store is None:
                 self._store = open_store(self.settings)
             self._read_late_entries()
-            stock = runs_in_file(self.schedule_filename) if self.schedule_filename else {}
-            bystanders = Bystanders(lambda: queues_without_extension(self.app, _ROLL_SECONDS))
-            self._parts = assemble(self.app, self.settings, self._store, self._publisher, self.data, stock, bystanders)
+            self._parts = self._assemble(self._store)
         return self._parts
+
+    def _assemble(self, store: Store) -> Parts:
+        filename = self.schedule_filename or ""
+        # A shop that neither ran stock beat here nor names a file has no use for one.
+        is_wanted = filename != "" and (is_there(filename) or filename != self.app.conf.beat_schedule_filename)
+        return assemble(
+            self.app,
+            self.settings,
+            store,
+            self._publisher,
+            self.data,
+            runs_in_file(filename),
+            Bystanders(lambda: queues_without_extension(self.app, _ROLL_SECONDS)),
+            stock_file=filename if is_wanted else None,
+        )
 
     def _entry_of(self, claim: Claim) -> Any:
         return entry_of(self.app, self.data, claim)
@@ -141,6 +164,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _wait(self, text: str, error: Exception, exc_info: bool = False) -> float:
         """Say what is wrong, and again ever more rarely; full jitter, so that many beats do not come back at once."""
         self._failures += 1
+        self._database_is_away = isinstance(error, DatabaseAway)
         longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
         seconds = min(longest, float(self.max_interval)) * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
         if self._trouble.is_to_be_told(str(error)):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _STOPPING = {signal.SIGTERM, signal.SIGINT}
+_came: list[int] = []  # what another thread has taken while signals wait
 
 
 @contextmanager
@@ -15,8 +16,8 @@ def signals_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = _exchange(dict.fromkeys(_STOPPING, lambda number, _: came.append(number)))
+    _came.clear()
+    before = _exchange(dict.fromkeys(_STOPPING, lambda number, _: _came.append(number)))
     masked = _mask()
     try:
         yield
@@ -26,8 +27,16 @@ def signals_wait() -> Iterator[None]:
         finally:
             if masked is not None:
                 signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        came = _came.copy()
+        _came.clear()
         for number in came:
             signal.raise_signal(number)
+
+
+def stop_is_waiting() -> bool:
+    """Whether a signal to stop has come and waits: nobody should wait long for anything any more."""
+    pending = signal.sigpending() if hasattr(signal, "sigpending") else set()
+    return bool(_came) or not _STOPPING.isdisjoint(pending)
 
 
 def _exchange(handlers: dict[Any, Any]) -> dict[Any, Any]:

@@ -52,6 +52,10 @@ class SqlCodeStore:
         seen = _Seen._make(self._database.read("read_releases", live_seconds=live_seconds, **scope)[0])
         return NewestRelease(seen.winner(release), seen.imported_release)
 
+    def code_rows(self, owner: str) -> list[CodeRow]:
+        rows = self._database.read("read_code_jobs", namespace=self._namespace, code_owner=owner)
+        return [CodeRow._make(row) for row in rows]
+
     def import_code(self, owner: str, release: str, plan: CodePlans, live_seconds: float) -> Imported:
         mine = {"namespace": self._namespace, "code_owner": owner}
         scope = {**mine, "code_release": release}

@@ -162,6 +162,9 @@ class CodeStore(Protocol):
         A beat whose release is the winner, but not the one imported last, has something to import.
         """
 
+    def code_rows(self, owner: str) -> list[CodeRow]:
+        """The jobs of an owner, as they stand."""
+
     def import_code(self, owner: str, release: str, plan: CodePlans, live_seconds: float) -> Imported:
         """Register a release and, if it is the newest that has a live beat, write what `plan` makes of the rows.
 

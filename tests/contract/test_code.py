@@ -449,6 +449,28 @@ def test_what_stock_beat_knew_decides_the_first_run(world: World, beat: Beat) ->
     assert [run["state"] for run in world.runs("daily")] == ["skipped", "claimed"]
 
 
+def test_what_stock_beat_has_run_meanwhile_does_not_run_again(world: World, beat: Beat) -> None:
+    names = ("stock", "ours", "held", "early")
+    beat.imports(dict.fromkeys(names, MINUTE))
+    world.later(60)
+    assert len(world.claim().claims) == 4
+    world.change("held", Enabled=1)
+    for name in names[:2] + names[3:]:
+        world.change(name, LockedBy=None, NextRunTime=NOON + timedelta(seconds=120))
+    world.later(600)
+    at = world.now - timedelta(seconds=20)
+    stock = {
+        "stock": StockRun(at, True),
+        "ours": StockRun(at, True, is_stocks=False),
+        "held": StockRun(at, True),
+        "early": StockRun(NOON + timedelta(seconds=60), True),
+    }
+    before = {name: world.instant(name, "nextruntime") for name in names}
+    beat.imports(dict.fromkeys(names, MINUTE), stock)
+    after = {name: world.instant(name, "nextruntime") for name in names}
+    assert after == {**before, "stock": at + timedelta(seconds=60)}
+
+
 def test_a_waiting_retry_of_an_entry_that_left_runs_when_it_returns(world: World, beat: Beat) -> None:
     beat.imports({"minute": MINUTE})
     world.later(60)

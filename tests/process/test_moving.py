@@ -84,3 +84,35 @@ def test_each_job_goes_on_where_stock_beat_stood(make_shop: MakeShop, database: 
     assert_sent_once(shop)
     assert_no_slot_is_missing(shop, INTERVALS)
     assert_clean(*beats)
+
+
+def ticks(log: str, name: str) -> int:
+    return log.count(f"Sending due task {name} ")
+
+
+@pytest.mark.parametrize(("database", "broker"), [("sqlite", "redis"), ("postgresql", "rabbitmq")])
+def test_no_slot_runs_twice_on_the_way_back_to_stock_beat_and_here_again(
+    make_shop: MakeShop, database: str, broker: str
+) -> None:
+    """The hour of `daily` comes once: whoever fires it, neither the other nor a later one does again."""
+    shop = make_shop(database, broker)
+    due = shop.now() + timedelta(seconds=75)
+    shop.write(
+        {"often": {"task": "shop.add", "schedule": 1}},
+        extra=f"app.conf.beat_schedule['daily'] = {{'task': 'shop.add', "
+        f"'schedule': __import__('celery.schedules').schedules.crontab(minute={due.minute}, hour={due.hour})}}\n",
+    )
+    first = stock_beat(shop)
+    first.says("Sending due task often")
+    first.stop()
+    ours = shop.start("beat", "--schedule", "stock")
+    ours.says("Sending due task daily", seconds=90)
+    ours.stop()
+    second = stock_beat(shop)
+    second.says("Sending due task often", times=3)
+    second.stop()
+    again = shop.start("beat", "--schedule", "stock")
+    again.says("Sending due task often", times=3)
+    again.stop()
+    assert [ticks(beat.log, "daily") for beat in (first, ours, second, again)] == [0, 1, 0, 0]
+    assert_clean(first, ours, second, again)

@@ -7,6 +7,7 @@ from typing import Any
 import celery.beat
 import pytest
 
+from celery_sqlbeat.lifecycle import CLAIMED
 from tests.process.beats import Beat, Shop, assert_no_slot_is_missing, assert_sent_once, wait_for
 from tests.process.brokers import Wire
 from tests.process.conftest import MakeShop
@@ -122,6 +123,20 @@ def test_a_wrong_address_is_said_in_one_line_and_tried_again(make_shop: MakeShop
     beat.says("trying again in", times=2)
     assert beat.stop() < 10
     assert_calm(beat)
+
+
+def test_a_beat_stops_soon_while_the_broker_confirms_nothing(make_shop: MakeShop) -> None:
+    shop = make_shop("postgresql", "rabbitmq")
+    with wire(shop.place.url) as line:
+        shop.write(ENTRIES, broker_url=line.url, sqlbeat_dispatch_timeout=60)
+        beat = shop.start()
+        shop.wait_for_more(20)
+        line.stop_after = 0
+        beat.says("Sending due task", after=len(beat.log))
+        assert beat.stop() < 20, "it would wait for 42 s"
+        line.mend()
+        assert_calm(beat)
+    assert not [run for run in shop.runs() if run.state == CLAIMED], "what was not confirmed is given back"
 
 
 def test_a_setting_that_cannot_work_is_said_in_one_line_and_ends_the_beat(make_shop: MakeShop) -> None:
