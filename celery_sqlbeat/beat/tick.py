@@ -3,6 +3,7 @@
 Never raises for a database or broker that is away, and never blocks for more than a few seconds.
 """
 
+import contextlib
 import logging
 import random
 import time
@@ -17,12 +18,13 @@ from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.turns import Turns
-from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, StoreError
 from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
+_SOON_SECONDS = 1.0  # about as long as an answer of the broker is trusted
 _SPACING_SECONDS = 0.013  # from one walk to the next: under load a few jobs share a claim, and none waits for longer
 _SPREAD_SECONDS = 0.0005  # of several beats that sleep until the same instant not always the same one is the first
 # The end of a run may decide what is due next, and nobody foresees it: it is noticed within a tenth of the time in
@@ -205,6 +207,8 @@ class Tick:
             spread = _SPREAD_SECONDS * self._random()
             waits.append(max(seconds + lag + spread, self._spacing(now, self._in_vain)))
             self._awaited = None if lag else look
+            if not lag and seconds < _SOON_SECONDS:
+                self._be_ready()
             if self._in_vain:
                 waits += self._later(look, now)
         if (ends_at := wake.ends_at()) is not None:
@@ -214,6 +218,11 @@ class Tick:
             waits.append(max(seconds + self._turns.lag(seconds), self._spacing(now)))
         self._wake_at = now + min(waits)
         return self._rest()
+
+    def _be_ready(self) -> None:
+        """Make sure of the broker while there is time: whoever does so when a slot is due loses it to other beats."""
+        with contextlib.suppress(BrokerAway):
+            self._publisher.connect(_CONNECT_SECONDS)
 
     def _later(self, look: Look, now: float) -> list[float]:
         """Until what comes after the rows that are due and cannot be had: nobody waits for those."""

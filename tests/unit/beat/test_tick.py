@@ -11,7 +11,7 @@ import pytest
 from celery_sqlbeat.beat.firing import Fired
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.tick import Tick
-from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway
 from celery_sqlbeat.store.protocol import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -34,6 +34,8 @@ class House:
         self.lease_ends_at: datetime | None = None
         self.counter = 0
         self.fired: list[float] = []
+        self.connected: list[float] = []
+        self.broker_is_away = False
         self.answers: list[Fired] = []
         self.reaped = 0
         self.is_away = False
@@ -83,7 +85,9 @@ class House:
         return self.later_at
 
     def connect(self, seconds: float) -> None:
-        pass
+        self.connected.append(self.time)
+        if self.broker_is_away:
+            raise BrokerAway("away")
 
     def record(self) -> None:
         pass
@@ -169,6 +173,14 @@ def test_a_beat_fires_when_something_is_due_and_not_before() -> None:
     house.due_at = house.at(7.25)
     house.live(20)
     assert house.fired == [pytest.approx(7.25, abs=0.011)]
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_beat_asks_its_broker_before_a_slot_is_due(is_away: bool) -> None:
+    house = House()
+    house.due_at, house.broker_is_away = house.at(0.5), is_away
+    house.live(0.4, longest=0.1)  # no tick ends with an error while there is time
+    assert house.connected == [0.0]
 
 
 def test_a_change_is_noticed_within_the_notice_interval() -> None:
