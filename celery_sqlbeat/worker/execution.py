@@ -17,13 +17,13 @@ from celery.worker import state
 from celery_sqlbeat.errors import LeaseLost
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.endings import End
-from celery_sqlbeat.worker.header import HEADER, Header
+from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report, report, seconds_until
-from celery_sqlbeat.worker.running import written
+from celery_sqlbeat.worker.running import write
 from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun
 from celery_sqlbeat.worker.watched import Seen, let_go, watch
 
@@ -77,7 +77,7 @@ class Execution:
         self._place = self._marks.take()
         holding.tell_extended(self._extended)
         self._running.add(self)
-        self.req.request_dict[HEADER] = written(self.req.request_dict[HEADER], holding.run, self._place)
+        write(self.req.request_dict, holding.run, self._place)
         holding.on_stop(self._must_stop)
 
     def end(self, how: End, error: Report = NO_REPORT) -> None:

@@ -17,11 +17,12 @@ from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.answers import Answer, Away, Begun, Foreign, Stale
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
-from celery_sqlbeat.worker.header import HEADER, STARTED, Header, Malformed, Newer, read
+from celery_sqlbeat.worker.header import HEADER, Header, Malformed, Newer, read
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report
+from celery_sqlbeat.worker.running import is_begun
 from celery_sqlbeat.worker.secrecy import hide_claim, shown
 
 logger = logging.getLogger(__name__)
@@ -206,11 +207,9 @@ class Gate:
 
     def bury(self, context: Any, expired: bool) -> None:
         """A message was revoked, or too old, before it came here: nothing else would ever say so of its run."""
-        raw = shown(context.get(HEADER))
-        found = read(raw, {"id": context.id, "retries": context.retries})
-        if not isinstance(found, Header) or STARTED in raw:
-            return
-        self.end_unbegun(found, End.EXPIRED if expired else End.REVOKED)
+        found = read(shown(context.get(HEADER)), {"id": context.id, "retries": context.retries})
+        if isinstance(found, Header) and not is_begun(context):
+            self.end_unbegun(found, End.EXPIRED if expired else End.REVOKED)
 
     def end_unbegun(
         self,

@@ -7,7 +7,6 @@ from celery_sqlbeat.worker.requests import can_be_asked
 
 HEADER = "sqlbeat"
 VERSION = 1
-STARTED = "started"  # what the worker itself adds for the child process that runs the task; never read from a message
 _LONGEST_NAME = 100  # characters of a namespace, as the settings have it, or of a store's id
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
 

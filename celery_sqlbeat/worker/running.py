@@ -4,7 +4,7 @@ In prefork the request travels to the child process, and the marks are memory th
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,10 +13,10 @@ from celery import _state, signals
 
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.worker.current import CurrentRun
-from celery_sqlbeat.worker.header import HEADER, STARTED
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.stopped import TaskStopped
 
+_FACTS = "sqlbeat_run"
 _shared: list[Marks] = []  # at most one: of this process, or of the one it was forked from
 
 
@@ -33,10 +33,19 @@ def share(marks: Marks) -> None:
     signals.task_success.connect(_on_task_success, weak=False, dispatch_uid="sqlbeat-task-success")
 
 
-def written(header: Mapping[str, Any], run: StartedRun, place: int | None) -> dict[str, Any]:
-    """The header as the task's process gets it: with the facts of the run that has begun."""
+def write(request: MutableMapping[str, Any], run: StartedRun, place: int | None) -> None:
+    """Give the task's process the facts of the run that has begun.
+
+    Not in a header: a retry would send it on, and whoever sends a message could forge it. Celery makes `delivery_info`
+    anew for each message that comes.
+    """
     facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, place]
-    return {**header, STARTED: facts}
+    request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts}
+
+
+def is_begun(request: Any) -> bool:
+    """Whether this request's run has begun in this worker."""
+    return bool(_written_in(request))
 
 
 def current_run() -> CurrentRun | None:
@@ -74,8 +83,8 @@ def _facts(task: Any) -> Any:
 
 
 def _written_in(request: Any) -> Any:
-    header = request.get(HEADER)
-    return header.get(STARTED) if isinstance(header, Mapping) else None
+    info = request.get("delivery_info")
+    return info.get(_FACTS) if isinstance(info, Mapping) else None
 
 
 def _is_lost(place: int | None) -> bool:

@@ -300,6 +300,29 @@ def test_a_main_process_that_waits_for_a_result_backend_keeps_its_leases(make_wo
         assert len(shop.starts()) == 2
 
 
+def test_a_retry_that_is_revoked_or_expires_while_it_waits_has_that_outcome(make_workers: MakeWorkers) -> None:
+    """Its run has begun before, and its message says nothing of that."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        waits, runs = shop.order("work.retry", 1, 4.0), shop.order("work.retry_later", 2)
+        expires = shop.order("work.retry", 1, 6.0, options={"expires": 5})
+        worker = shop.work(lane.pool).ready()
+        claims = shop.dispatch()
+        shop.wait_for_line("Retry", waits)
+        shop.wait_for_start(runs)
+        for name in (waits, runs):
+            shop.control("revoke", task_id=claims[name].run_id)
+        for name in (waits, runs):
+            assert_outcome(shop, name, "Its message is revoked before it begins")
+        assert_outcome(shop, expires, "Its message expires before it begins")
+        worker.stop()
+        assert_calm(worker)
+        assert all(len(shop.starts(name)) == 1 for name in claims), shop.logs()
+        assert shop.place.take() == []
+
+    together({lane: make_workers(lane) for lane in lanes()}, scenario)
+
+
 def test_every_row_of_the_page_is_held_against_a_worker() -> None:
     sources = "\n".join(file.read_text() for file in Path(__file__).parent.glob("test_worker_*.py"))
     unread = [how for how in page() if f'"{how}"' not in sources]

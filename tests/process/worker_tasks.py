@@ -188,6 +188,15 @@ def retry(self: Any, times: int, countdown: float = 0.5) -> None:
             raise self.retry(countdown=countdown)
 
 
+@task("retry_later", max_retries=5)
+def retry_later(self: Any, seconds: float) -> None:
+    """Take a while, and let Celery itself try again once."""
+    with witnessed(self):
+        if not self.request.retries:
+            _sleep(seconds)
+            raise self.retry(countdown=0.5)
+
+
 @task("retry_in_vain", max_retries=1)
 def retry_in_vain(self: Any) -> None:
     """Let Celery itself try again once, and fail."""

@@ -142,7 +142,7 @@ class Bench:
         self.holding = Holding()
         begun: Any = self.holding
         self.execution.begin(begun)
-        self.place = self.req.request_dict[HEADER]["started"][-1]
+        self.place = self.req.request_dict["delivery_info"]["sqlbeat_run"][-1]
         if in_child:
             assert self.marks.begin(self.place, 0.0)
 

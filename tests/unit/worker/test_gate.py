@@ -1,12 +1,18 @@
-"""What the gate does to the prefetch of its consumer, and the ids that it gives to starts."""
+"""What the gate does to the prefetch of its consumer, what it makes of revoked messages, and the ids of starts."""
 
 import re
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from celery.app.task import Context
 from kombu.common import QoS
 
+from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.gate import Gate, _start_id
+from celery_sqlbeat.worker.header import HEADER
+from tests.process.brokers import SLOT
+from tests.unit.worker.test_header import RAW
 
 
 def gate_on(value: int, initial: int = 8) -> tuple[Gate, Any]:
@@ -44,6 +50,34 @@ def test_never_fewer_messages_come_than_celery_would_have_it() -> None:
 
 def test_without_a_connection_there_is_nothing_to_change() -> None:
     Gate(cast(Any, None), cast(Any, None)).read_ahead(32)
+
+
+class Office:
+    """Writes down whose runs are asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask(self, header: Any, *_: Any) -> None:
+        self.asked.append(header.run)
+
+
+@pytest.mark.parametrize("forged", [{}, {"started": ["j", "slot", 1, 7, 0]}, {"started": None}], ids=repr)
+def test_a_revoked_message_ends_its_run_whatever_it_says_of_itself(forged: dict[str, Any]) -> None:
+    """So do the messages of Celery's retries, which have all the headers of the one before."""
+    office = Office()
+    request: dict[str, Any] = {"id": RAW["run"], "retries": 1, "delivery_info": {"redelivered": False}}
+    Gate(cast(Any, office), cast(Any, None)).bury(Context({**request, HEADER: {**RAW, **forged}}), expired=False)
+    assert office.asked == [RAW["run"]]
+
+
+def test_the_end_of_a_run_that_has_begun_here_is_told_by_others() -> None:
+    office = Office()
+    request: dict[str, Any] = {"id": RAW["run"], "retries": 0, "delivery_info": {"redelivered": False}, HEADER: RAW}
+    begun = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7)
+    running.write(request, cast(Any, begun), 0)
+    Gate(cast(Any, office), cast(Any, None)).bury(Context(request), expired=False)
+    assert office.asked == []
 
 
 def test_every_start_has_an_id_of_its_own() -> None:

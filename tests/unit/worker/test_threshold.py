@@ -2,14 +2,18 @@
 
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from celery_sqlbeat.worker import running
-from celery_sqlbeat.worker.header import HEADER, STARTED
+from celery_sqlbeat.worker.header import HEADER
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun, cross, hand_over
+from tests.process.brokers import SLOT
+
+RUN = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7)
+FORGED = {HEADER: {"started": ["j", "slot", 1, 7, 0]}}
 
 
 @pytest.fixture
@@ -27,7 +31,9 @@ def trace(*given: Any) -> Any:
 def request_of(marks: Marks, until: float) -> dict[str, Any]:
     place = marks.take()
     marks.extend(place, until)
-    return {HEADER: {STARTED: ["job", "slot", 1, 7, place]}}
+    request: dict[str, Any] = {"delivery_info": {"redelivered": False}}
+    running.write(request, cast(Any, RUN), place)
+    return request
 
 
 def test_a_body_begins_while_its_lease_is_safe(marks: Marks) -> None:
@@ -45,7 +51,7 @@ def test_a_body_that_another_process_has_begun_does_not_begin_again(marks: Marks
         cross(trace, "task", "run", request, "body")
 
 
-@pytest.mark.parametrize("request_", [{}, {HEADER: None}, {HEADER: {}}])
+@pytest.mark.parametrize("request_", [{}, {"delivery_info": None}, {"delivery_info": {}}, FORGED])
 def test_what_has_no_run_begins(marks: Marks, request_: dict[str, Any]) -> None:
     assert cross(trace, "task", "run", request_) == ("task", "run", request_)
 
