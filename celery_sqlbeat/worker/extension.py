@@ -20,7 +20,6 @@ from celery_sqlbeat.worker.flush import keep_what_children_have
 from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.header import HEADER
 from celery_sqlbeat.worker.loops import Loop, PipedLoop
-from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
 from celery_sqlbeat.worker.prefetch import ask_without_waiting
@@ -44,8 +43,7 @@ class Extension:
 
     def __init__(self, worker: Any, settings: Settings) -> None:
         self._worker = worker
-        self._marks = Marks()
-        running.share(self._marks)
+        self._marks = running.share()
         self._executions: set[Execution] = set()
         self._parts: Parts | None = None
         host = socket.gethostname()

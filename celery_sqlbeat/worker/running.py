@@ -3,6 +3,7 @@
 In prefork the request travels to the child process, and the marks are memory that it shares with the main process.
 """
 
+import os
 import time
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
@@ -12,12 +13,15 @@ from typing import Any
 from celery import _state, signals
 
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.current import CurrentRun
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.stopped import TaskStopped
 
 _FACTS = "sqlbeat_run"
 _shared: list[Marks] = []  # at most one: of this process, or of the one it was forked from
+_made_in: list[int] = []  # the process that made it
+_lock = native.lock()
 
 
 class TaskRun(CurrentRun):
@@ -27,10 +31,16 @@ class TaskRun(CurrentRun):
     error = TaskStopped
 
 
-def share(marks: Marks) -> None:
-    """Let the tasks of this process, and of those forked from it, read these marks."""
-    _shared[:] = [marks]
+def share() -> Marks:
+    """The marks of all workers in this process; their tasks read them here, and in the processes forked from it.
+
+    One for all, since a task that ends does not know whose it was. Not those of a parent: it gives out their places.
+    """
     signals.task_success.connect(_on_task_success, weak=False, dispatch_uid="sqlbeat-task-success")
+    with _lock:
+        if _made_in != [os.getpid()]:
+            _shared[:], _made_in[:] = [Marks()], [os.getpid()]
+        return _shared[0]
 
 
 def write(request: MutableMapping[str, Any], run: StartedRun, place: int | None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from celery_sqlbeat.queues import read
 from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
-from tests.process.workers import PATIENCE, Lane, WorkerShop
+from tests.process.workers import CLOCKS, HEARTBEAT, PATIENCE, Lane, WorkerShop
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +128,51 @@ def test_a_worker_inside_another_program_keeps_leases_too(shop: WorkerShop, way:
         print(file=program.stdin, flush=True)
         assert program.wait(PATIENCE) == 0
     assert shop.worker_nodes()[0].stopped_at is not None
+
+
+TWO = """\
+import time
+import celery_sqlbeat, shop
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from tests.process.worker_tasks import witnessed
+
+other = Celery("other", broker=shop.app.conf.broker_url, set_as_current=False)
+names = [name for name in shop.app.conf if name.startswith(("sqlbeat_", "task_", "broker_"))]
+other.conf.update({{name: shop.app.conf[name] for name in names}})
+
+@other.task(name="other.sleep", bind=True)
+def sleep(self, seconds):
+    with witnessed(self):
+        time.sleep(seconds)
+
+celery_sqlbeat.setup(shop.app)
+celery_sqlbeat.setup(other)
+how = dict(pool="threads", perform_ping_check=False, shutdown_timeout=30)
+with start_worker(shop.app, queues=[{one!r}], **how), start_worker(other, queues=[{two!r}], **how):
+    print("ready", flush=True)
+    input()
+"""
+
+
+def test_what_one_of_two_workers_in_one_program_ends_says_nothing_of_the_others(shop: WorkerShop) -> None:
+    one, two = shop.place.queue("default"), shop.place.queue("direct")
+    (shop.folder / "program.py").write_text(TWO.format(one=one, two=two))
+    command = [sys.executable, "-W", "ignore", "program.py"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=shop.folder, env=_environment(), stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdout is not None and program.stdout.readline() == "ready\n"
+        long = shop.order("other.sleep", 4 * HEARTBEAT, options={"queue": two})
+        shop.dispatch()
+        shop.wait_for_start(long)
+        short = shop.order("work.note")
+        shop.dispatch()
+        shop.wait_for_states(short, "success")
+        shop.wait_for_states(long, "success")
+        shop.wait_for_line("end", long)
+        program.kill()  # two such workers wait for each other's end now and then, also without us
+    (run,), (end,) = shop.attempts(long), shop.lines(long, what="end")
+    assert run.finished_at is not None and run.finished_at.timestamp() >= end.at - CLOCKS
 
 
 def _environment() -> dict[str, str]:

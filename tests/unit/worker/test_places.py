@@ -1,5 +1,7 @@
 """The small things under a worker: marks, loops, native threads."""
 
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -7,6 +9,24 @@ from functools import partial
 from celery_sqlbeat.worker.loops import PipedLoop, PlainLoop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.native import Later
+
+
+def test_all_workers_of_a_process_have_the_same_marks_and_those_of_a_child_their_own() -> None:
+    subprocess.run([sys.executable, "-c", FORKS], check=True)
+
+
+FORKS = """
+import os
+from celery_sqlbeat.worker import running
+
+marks = running.share()
+assert running.share() is marks
+child = os.fork()
+if not child:
+    os._exit(running.share() is marks)
+assert os.waitpid(child, 0)[1] == 0
+assert running.share() is marks
+"""
 
 
 def test_a_mark_says_of_one_run_that_it_is_lost() -> None:
