@@ -23,7 +23,7 @@ from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report
 from celery_sqlbeat.worker.running import is_begun
-from celery_sqlbeat.worker.secrecy import hide_claim, shown
+from celery_sqlbeat.worker.secrecy import shown
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ class Gate:
 
     def header_of(self, req: Any) -> Header | None:
         """The header of a message that has one; None where it is none that a run may begin with, which is seen to."""
-        found = read(req.request_dict[HEADER], req.request_dict)
-        hide_claim(req.request_dict)
+        found = read(shown(req.request_dict[HEADER]), req.request_dict)
         if isinstance(found, Header):
             return found
         if isinstance(found, Newer):

@@ -1,12 +1,11 @@
-"""Keeps the claim id out of what others print: Celery shows headers at DEBUG, and of messages it cannot run."""
+"""Keeps the claim id out of what others print: Celery shows headers at DEBUG, and tasks their whole request."""
 
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from celery_sqlbeat.worker.header import HEADER
 
-_SHOW_HEADERS = {"on_unknown_message": 1, "on_unknown_task": 1, "on_invalid_task": 1, "on_decode_error": 0}
-"""Methods of Celery's consumer that log a message, and at which place they are given it."""
+_SECOND_COPY = "application_headers"  # where AMQP has the headers, in a message's properties
 
 
 class Unshown(str):
@@ -32,17 +31,31 @@ def shown(raw: Any) -> Any:
     return raw
 
 
-def hide_from_logs(consumer: Any) -> None:
-    """The same for messages that Celery's consumer complains about before anybody looks at their headers."""
-    for name, place in _SHOW_HEADERS.items():
-        setattr(consumer, name, _hiding(getattr(consumer, name), place))
+def hide_in(message: Any) -> None:
+    """The same for a message, in copies: its own headers may go back to the broker."""
+    headers, properties = message.headers, message.properties
+    if not isinstance(headers, dict) or HEADER not in headers:
+        return
+    message.headers = headers = dict(headers)
+    hide_claim(headers)
+    if isinstance(properties, dict) and _SECOND_COPY in properties:
+        message.properties = {**properties, _SECOND_COPY: headers}
 
 
-def _hiding(complain: Callable[..., Any], place: int) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        headers = getattr(args[place], "headers", None) if len(args) > place else None
-        if isinstance(headers, dict):
-            hide_claim(headers)
-        return complain(*args, **kwargs)
+def hide_from_all(consumer: Any) -> None:
+    """Let this consumer hide the claim of each message before anybody else sees it; set once per consumer."""
+    create, complain = consumer.create_task_handler, consumer.on_decode_error
+
+    def create_task_handler(*args: Any, **kwargs: Any) -> Any:
+        return _hiding(create(*args, **kwargs))
+
+    consumer.create_task_handler = create_task_handler
+    consumer.on_decode_error = _hiding(complain)  # kombu calls it without the handler, too
+
+
+def _hiding(receive: Callable[..., Any]) -> Callable[..., Any]:
+    def call(message: Any, *rest: Any) -> Any:
+        hide_in(message)
+        return receive(message, *rest)
 
     return call

@@ -7,7 +7,7 @@ from kombu.common import ignore_errors
 
 from celery_sqlbeat.roster import STATS
 from celery_sqlbeat.worker.extension import Extension
-from celery_sqlbeat.worker.secrecy import hide_from_logs
+from celery_sqlbeat.worker.secrecy import hide_from_all
 
 
 class ConsumerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
@@ -25,7 +25,8 @@ class ConsumerStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has
         extension.connected(c)
         if not hasattr(c, "_sqlbeat_sees_queues"):
             c._sqlbeat_sees_queues = True
-            hide_from_logs(c)
+            hide_from_all(c)
+            c.task_consumer.on_decode_error = c.on_decode_error  # it was made with the one of before
             for name in ("add_task_queue", "cancel_task_queue"):
                 setattr(c, name, _telling(getattr(c, name), extension))
 

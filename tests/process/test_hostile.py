@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import SUCCESS
+from celery_sqlbeat.lifecycle import CANCELLED, RETRY, SUCCESS
 from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
-from tests.process.workers import PATIENCE, Lane, WorkerShop
+from tests.process.workers import PATIENCE, Lane, WorkerShop, lanes, together
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +92,55 @@ def test_what_can_be_seen_of_a_run_is_not_enough_to_forge_its_message(make_worke
     worker.stop()
     assert [line.task for line in shop.starts()] == ["work.sleep"], shop.logs()
     assert shop.states("payroll") == [SUCCESS]
+
+
+SHOWS = """
+from celery import signals
+
+@signals.task_received.connect
+def on_received(request=None, **_):
+    print("Received:", request.request_dict, request.message.headers, request.message.properties)
+
+@signals.task_prerun.connect
+def on_prerun(task=None, **_):
+    print("Begins:", task.request, task.request.headers, task.request.properties)
+
+@signals.task_revoked.connect
+def on_revoked(request=None, **_):
+    print("Revoked:", request)
+
+@signals.task_unknown.connect
+def on_unknown(message=None, **_):
+    print("Unknown:", message.headers, message.properties)
+"""
+
+
+def test_nothing_that_is_printed_of_a_request_shows_its_claim(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, extra=SHOWS)
+        worker = shop.work(lane.pool, "--loglevel", "DEBUG").ready()
+        revoked = shop.order("work.note")
+        (claim,) = claims = list(shop.claim().values())
+
+        def is_flagged() -> bool:
+            shop.control("revoke", task_id=claim.run_id)
+            return "flagged as revoked" in worker.log
+
+        wait_for(is_flagged, PATIENCE, shop.logs)
+        shop.publish(claim)
+        shown, unknown, again = shop.order("work.show"), shop.order("work.nobody_has_this"), shop.order("work.retry", 1)
+        claims += shop.dispatch().values()
+        shop.wait_for_states(revoked, CANCELLED)
+        shop.wait_for_states(unknown, RETRY)
+        for name in (shown, again):
+            shop.wait_for_states(name, SUCCESS)
+        worker.stop()
+        for text in ("Received:", "Begins:", "Revoked:", "Unknown:", "Request: <Context"):
+            assert text in worker.log, text
+        leaks = [line for line in worker.log.splitlines() for each in claims if each.claim_id in line]
+        assert leaks == []
+
+    together({lane: make_workers(lane) for lane in lanes()}, scenario)
 
 
 def _claims(shop: WorkerShop) -> list[str]:

@@ -125,6 +125,13 @@ def facts(self: Any) -> None:
         tell(self, "facts", known=True, name=run.job_name, scheduled_for=scheduled_for, lost=run.lost)
 
 
+@task("show")
+def show(self: Any) -> None:
+    """Print all that Celery tells it, as people do who look for an error."""
+    with witnessed(self):
+        print(f"Request: {self.request!r}", flush=True)
+
+
 @task("hold_gil")
 def hold_gil(self: Any, seconds: float) -> None:
     """Keep the interpreter's lock in C, so that no other thread of this process runs."""

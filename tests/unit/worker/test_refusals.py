@@ -10,7 +10,7 @@ from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.gate import Gate
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.refusals import ask_before_refusing
-from celery_sqlbeat.worker.secrecy import hide_from_logs
+from celery_sqlbeat.worker.secrecy import hide_from_all
 
 RUN, CLAIM = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 
@@ -30,11 +30,11 @@ class Desk:
             on_unknown_task=lambda body, message, error: self.complaints.append(("unknown", error)),
             on_invalid_task=lambda body, message, error: self.complaints.append(("invalid", error)),
             on_decode_error=lambda message, error: self.complaints.append(("decode", error)),
-            on_unknown_message=lambda body, message: None,
+            create_task_handler=lambda: None,
         )
         loop = SimpleNamespace(post=lambda action: action())
         ask_before_refusing(self.consumer, cast(Gate, self), cast(Loop, loop))
-        hide_from_logs(self.consumer)
+        hide_from_all(self.consumer)
 
     def end_unbegun(self, *asked: Any) -> None:
         self.asked.append(asked)
@@ -48,13 +48,13 @@ class Desk:
 
 def message(**header: Any) -> Any:
     facts = {"v": 1, "store": "s", "namespace": "n", "run": RUN, "claim": CLAIM, "fence": 1}
-    return SimpleNamespace(headers={"id": RUN, "task": "nobody.has", "sqlbeat": {**facts, **header}})
+    return SimpleNamespace(properties={}, headers={"id": RUN, "task": "nobody.has", "sqlbeat": {**facts, **header}})
 
 
 def test_messages_of_others_are_refused_as_ever() -> None:
     desk, error = Desk(), KeyError("theirs")
     for headers in (None, {}, {"id": RUN, "task": "theirs"}, {"id": RUN, "sqlbeat": "forged"}):
-        desk.consumer.on_unknown_task(None, SimpleNamespace(headers=headers), error)
+        desk.consumer.on_unknown_task(None, SimpleNamespace(headers=headers, properties={}), error)
     assert desk.complaints == [("unknown", error)] * 4 and not desk.asked
 
 

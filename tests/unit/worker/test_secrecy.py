@@ -1,7 +1,6 @@
 """A claim id serves in every way but one: nobody prints it."""
 
 import json
-import logging
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from kombu.utils.encoding import safe_repr
 
-from celery_sqlbeat.worker.secrecy import Unshown, hide_claim, hide_from_logs, shown
+from celery_sqlbeat.worker.secrecy import Unshown, hide_claim, hide_from_all, hide_in, shown
 
 CLAIM = "5f2b3a5e0b1c4d6e8f90a1b2c3d4e5f6"
 
@@ -44,18 +43,37 @@ def test_what_is_no_claim_is_left_alone(raw: Any) -> None:
     assert nothing == {}
 
 
-def test_what_a_consumer_says_of_a_message_shows_no_claim(caplog: pytest.LogCaptureFixture) -> None:
-    def complain(*args: Any) -> None:
-        logging.getLogger("test").error("%r", [getattr(each, "headers", each) for each in args])
+def message() -> Any:
+    own = headers()
+    return SimpleNamespace(headers=own, properties={"application_headers": own, "reply_to": "me"})
 
-    names = ["on_unknown_message", "on_unknown_task", "on_invalid_task", "on_decode_error"]
-    consumer = SimpleNamespace(**dict.fromkeys(names, complain))
-    hide_from_logs(consumer)
-    consumer.on_unknown_message({}, SimpleNamespace(headers=headers()))
-    consumer.on_unknown_task({}, SimpleNamespace(headers=headers()), KeyError("x"))
-    consumer.on_invalid_task({}, SimpleNamespace(headers=headers()), ValueError("x"))
-    consumer.on_decode_error(SimpleNamespace(headers=headers()), ValueError("x"))
-    assert len(caplog.records) == 4 and CLAIM not in caplog.text
+
+def test_whoever_is_handed_a_message_by_a_consumer_can_show_no_claim() -> None:
+    seen: list[str] = []
+    consumer = SimpleNamespace(
+        create_task_handler=lambda: lambda message: seen.append(repr(vars(message))),
+        on_decode_error=lambda message, error: seen.append(repr(vars(message))),
+    )
+    hide_from_all(consumer)
+    consumer.create_task_handler()(message())
+    consumer.on_decode_error(message(), ValueError("x"))
+    assert len(seen) == 2 and all("reply_to" in text and CLAIM not in text for text in seen)
+
+
+def test_a_message_that_goes_back_to_the_broker_has_its_own_headers() -> None:
+    one = message()
+    own = one.headers
+    hide_in(one)
+    assert type(own["sqlbeat"]["claim"]) is str and one.headers == own
+    assert one.properties["application_headers"] is one.headers and one.properties["reply_to"] == "me"
+
+
+@pytest.mark.parametrize("given", [None, {}, {"id": "r"}])
+def test_a_message_of_others_is_left_alone(given: Any) -> None:
+    properties: dict[str, Any] = {"application_headers": given}
+    one = SimpleNamespace(headers=given, properties=properties)
+    hide_in(one)
+    assert one.headers is given and one.properties is properties
 
 
 def test_what_was_hidden_can_be_read_again() -> None:
