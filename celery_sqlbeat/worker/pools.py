@@ -49,7 +49,7 @@ def pool_for(worker: Any, gate: Gate, process: Process, loop: Loop) -> Pool:
         return Pool(kind(gate, worker, process), ProcessStop(pool), pool, kills_at_end=True)
     watch_bodies()
     if getattr(pool, "is_green", False):
-        kill, current = _killer(pool), pool.getcurrent
+        kill, current = _killer(pool), _getcurrent(pool)
 
         def window(execution: Execution) -> Window:
             return green_window(execution, loop, kill, current())
@@ -79,6 +79,16 @@ def _spawn(pool: Any) -> Callable[[Action], Any]:
     import gevent
 
     return lambda action: gevent.spawn(action)
+
+
+def _getcurrent(pool: Any) -> Callable[[], Any]:
+    # From the library itself: before Celery 5.5 its gevent pool has none.
+    if type(pool).__module__.endswith(".eventlet"):
+        from eventlet import getcurrent
+    else:
+        from gevent import getcurrent
+    found: Callable[[], Any] = getcurrent
+    return found
 
 
 def _killer(pool: Any) -> Callable[[Any, BaseException], None]:
