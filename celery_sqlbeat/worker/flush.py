@@ -20,6 +20,9 @@ def keep_what_children_have(pool: Any, executions: Iterable[Execution]) -> None:
 
     def flush_the_rest() -> None:
         inner = pool._pool
+        if inner is None:  # a cold end of the worker has ended the pool already
+            flush()
+            return
         written = [job for execution in executions if (job := job_of(execution)) is not None and job._write_to]
         kept = [job for job in written if job._job in inner._cache]
         flush()
@@ -40,7 +43,7 @@ def has_dropped(pool: Any, execution: Execution) -> bool:
     if execution.pid is not None:
         return False
     job = job_of(execution)
-    return job is None or job._job not in pool._pool._cache
+    return job is None or pool._pool is None or job._job not in pool._pool._cache
 
 
 def job_of(execution: Execution) -> Any:

@@ -150,6 +150,18 @@ def test_a_cold_shutdown_frees_its_runs_at_once(make_workers: MakeWorkers) -> No
     together({lane: make_workers(lane) for lane in lanes("prefork", "threads", "gevent", among=COLD)}, scenario)
 
 
+def test_a_cold_shutdown_of_an_idle_worker_goes_through_all_its_steps(make_workers: MakeWorkers) -> None:
+    shop = make_workers(COLD[0])
+    worker = shop.work(COLD[0].pool).ready()
+    name = shop.order("work.note")
+    shop.dispatch()
+    shop.wait_for_outcome(name)
+    shop.wait_for_answer()
+    worker.signal_main(signal.SIGQUIT)
+    worker.wait()
+    assert "Traceback" not in worker.log
+
+
 @pytest.mark.parametrize("lane", lanes("prefork", "threads", among=COLD[:2]), ids=lane_name)
 def test_a_soft_shutdown_waits_as_long_as_it_was_told_to(make_workers: MakeWorkers, lane: Lane) -> None:
     shop = make_workers(lane)

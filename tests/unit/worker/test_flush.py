@@ -66,6 +66,18 @@ def test_a_child_that_died_meanwhile_is_told_of() -> None:
     assert pool.down == [(job, 7)]
 
 
+def test_a_pool_that_was_ended_has_nothing_to_keep() -> None:
+    """A cold end of the worker ends the pool before the consumer is through with its own end."""
+    job = Job(1, Child())
+    pool = Pool(job)
+    ours = [execution(job)]
+    keep_what_children_have(pool, ours)
+    ended: Any = pool
+    ended._pool = None
+    pool.flush()
+    assert has_dropped(pool, ours[0])
+
+
 def test_what_the_pool_was_done_with_does_not_come_back() -> None:
     job = Job(1, Child())
     pool = Pool()
