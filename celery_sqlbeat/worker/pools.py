@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from celery.concurrency.base import BasePool
+
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.flush import has_dropped
 from celery_sqlbeat.worker.gate import Gate
@@ -50,9 +52,12 @@ def pool_for(worker: Any, gate: Gate, process: Process, loop: Loop) -> Pool:
     watch_bodies()
     if getattr(pool, "is_green", False):
         kill, current = _killer(pool), _getcurrent(pool)
+        celery_kills = type(pool).terminate_job is not BasePool.terminate_job  # its gevent pool does from 5.5 on
 
         def window(execution: Execution) -> Window:
-            return green_window(execution, loop, kill, current())
+            made = green_window(execution, loop, kill, current())
+            made.is_killable = celery_kills
+            return made
 
         spawn = _spawn(pool)
         slots = InnerSlots(gate, pool, loop.post, window, lambda action: spawn(action))

@@ -106,6 +106,4 @@ def green_window(execution: Execution, loop: Loop, kill: Callable[[Any, BaseExce
         loop.post(lambda: kill(current, TaskStopped("the lease of this run is lost")) if window.is_open else None)
         return True
 
-    window = Window(execution, throw, _later)
-    window.is_killable = True
-    return window
+    return Window(execution, throw, _later)
