@@ -14,6 +14,7 @@ from celery_sqlbeat.config import NAMES, Settings
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.consumption import Consumption
+from celery_sqlbeat.worker.copies import is_ours
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.flush import keep_what_children_have
@@ -115,7 +116,7 @@ class Extension:
 
     def _receive(self, req: Any) -> Any:
         """A message could run, and waits for its slot if there is none."""
-        if req.request_dict.get(HEADER) is not None and self._parts is not None:
+        if self._parts is not None and is_ours(req):
             asked = self._asked(req, self._parts)
             if asked is None:
                 return None
@@ -125,7 +126,7 @@ class Extension:
 
     def _admit(self, req: Any) -> Any:
         """A message has its slot."""
-        if req.request_dict.get(HEADER) is None or self._parts is None:
+        if self._parts is None or not is_ours(req):
             return self._process(req)
         slots = self._parts.pool.slots
         asked = vars(req).pop(_ASKED, None) or self._asked(req, self._parts)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from celery_sqlbeat.worker.requests import can_be_asked
+from celery_sqlbeat.worker.requests import can_be_asked, is_id
 
 HEADER = "sqlbeat"
 VERSION = 1
@@ -28,16 +28,24 @@ class Malformed(NamedTuple):
     reason: str
 
 
+class Copied(NamedTuple):
+    """The header of another message, sent on with this one: it says nothing about this one."""
+
+    run: str
+
+
 class Newer(NamedTuple):
     """A header of a version that this worker does not know yet."""
 
     version: int
 
 
-def read(raw: Any, request: Mapping[str, Any]) -> Header | Malformed | Newer:
+def read(raw: Any, request: Mapping[str, Any]) -> Header | Copied | Malformed | Newer:
     """Read the header of a message whose other headers are `request`."""
     if not isinstance(raw, Mapping):
         return Malformed("it is no mapping")
+    if is_copied(raw, request):
+        return Copied(raw["run"])
     version = raw.get("v")
     if type(version) is not int or version < VERSION:
         return Malformed("it has no version")
@@ -49,6 +57,10 @@ def read(raw: Any, request: Mapping[str, Any]) -> Header | Malformed | Newer:
         return Malformed("its run, claim or fence is not in the form that beats write")
     if not all(type(name) is str and 0 < len(name) <= _LONGEST_NAME for name in (found.store, found.namespace)):
         return Malformed("its store or namespace is no name")
-    if request.get("id") != found.run:
-        return Malformed("it belongs to another message")
     return found
+
+
+def is_copied(raw: Any, request: Mapping[str, Any]) -> bool:
+    """Whether a header names another message than the one that brings it."""
+    run = raw.get("run") if isinstance(raw, Mapping) else None
+    return is_id(run) and run != request.get("id")

@@ -14,15 +14,16 @@ def can_be_asked(run_id: Any, claim_id: Any, fence: Any, start_id: Any, celery_r
     One message from a hostile producer must not become the error of a whole batch.
     """
     return (
-        _is_id(run_id)
-        and _is_id(claim_id)
-        and _is_id(start_id)
+        is_id(run_id)
+        and is_id(claim_id)
+        and is_id(start_id)
         and _is_whole(fence, _LARGEST_FENCE)
         and _is_whole(celery_retries, _MOST_CELERY_RETRIES)
     )
 
 
-def _is_id(value: Any) -> bool:
+def is_id(value: Any) -> bool:
+    """Whether it is an id as this package writes it."""
     return type(value) is str and _is_uuid(value) is not None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from celery_sqlbeat.worker.header import HEADER
 
-_SECOND_COPY = "application_headers"  # where AMQP has the headers, in a message's properties
+SECOND_COPY = "application_headers"  # where AMQP has the headers, in a message's properties
 
 
 class Unshown(str):
@@ -38,8 +38,8 @@ def hide_in(message: Any) -> None:
         return
     message.headers = headers = dict(headers)
     hide_claim(headers)
-    if isinstance(properties, dict) and _SECOND_COPY in properties:
-        message.properties = {**properties, _SECOND_COPY: headers}
+    if isinstance(properties, dict) and SECOND_COPY in properties:
+        message.properties = {**properties, SECOND_COPY: headers}
 
 
 def hide_from_all(consumer: Any) -> None:

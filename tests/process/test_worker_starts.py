@@ -259,20 +259,45 @@ def test_no_header_harms_a_worker(make_workers: MakeWorkers, lane: Lane) -> None
     }
     for raw in (*HOSTILE, *({**true, field: value} for field, value in BENT)):
         shop.send("work.note", headers={"sqlbeat": raw}, task_id=claims[bent].run_id)
-    shop.send("work.note", headers={"sqlbeat": true}, task_id=str(uuid.uuid4()))  # in another one's message
+    others = shop.send("work.note", headers={"sqlbeat": true})  # in another one's message
     newer = shop.send("work.note", headers={"sqlbeat": {**true, "v": 2}}, task_id=claims[bent].run_id)
     worker = shop.work(lane.pool).ready()
     plain = shop.send("work.note")
     shop.publish(claims[good])
     shop.wait_for_outcome(good)
     assert_outcome(shop, good, RETURNS)
-    wait_for(lambda: {line.run for line in shop.starts()} == {plain, claims[good].run_id}, PATIENCE, shop.logs)
+    # One of the bent headers names another run, and so says nothing of this message.
+    ordinary = {plain, others, claims[bent].run_id}
+    wait_for(lambda: {line.run for line in shop.starts()} == {*ordinary, claims[good].run_id}, PATIENCE, shop.logs)
     worker.says("version 2")
     worker.stop()
     assert [message.headers["id"] for message in shop.place.take()] == [newer], "only who knows it may drop it"
-    assert len(shop.starts()) == 2, shop.logs()
+    assert len(shop.starts()) == 4, shop.logs()
+    assert [line.run for line in shop.starts() if line.attempt is not None] == [claims[good].run_id]
     assert_calm(worker)
     assert shop.states(bent) == ["claimed"]
+
+
+def test_what_a_task_sends_on_with_its_own_headers_are_ordinary_messages(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        worker = shop.work(lane.pool).ready()
+        names = [shop.order("work.pass_on"), shop.order("work.pass_on")]
+        shop.dispatch()
+        for name in names:
+            assert_outcome(shop, name, RETURNS)
+        shop.wait_for_line("ValueError", times=2)
+        shop.wait_for_line("facts", times=2)
+        worker.says("Received unregistered task", times=2)
+        worker.stop()
+        assert [line.more for line in shop.lines(what="facts")] == [
+            {"known": False, "headers": ["celery_beat_task"]}
+        ] * 2
+        assert worker.log.count("task work.facts came with the sqlbeat header of another message") == 1
+        assert [len(shop.attempts(name)) for name in names] == [1, 1], "what it has sent on is no concern of its run"
+        assert shop.place.take() == []
+        assert_calm(worker)
+
+    together({lane: make_workers(lane) for lane in lanes()}, scenario)
 
 
 @pytest.mark.parametrize("lane", lanes("prefork", "threads", "gevent", "solo"), ids=lane_name)

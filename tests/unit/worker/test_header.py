@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.messages import header
-from celery_sqlbeat.worker.header import Header, Malformed, Newer, read
+from celery_sqlbeat.worker.header import Copied, Header, Malformed, Newer, read
 from tests.process.brokers import claim
 
 STORE = "01a1ef5d-2d7e-7000-8ca9-980534221d7d"
@@ -79,5 +79,7 @@ def test_a_number_of_retries_that_is_none_is_malformed(retries: Any) -> None:
     assert isinstance(read(RAW, {**REQUEST, "retries": retries}), Malformed)
 
 
-def test_a_header_copied_onto_another_message_is_malformed() -> None:
-    assert isinstance(read(RAW, {**REQUEST, "id": "01a1ef5d-2d7e-7000-8ca9-980534221d7d"}), Malformed)
+@pytest.mark.parametrize("other", [{}, {"fence": "7"}, {"v": 2}, {"claim": None}], ids=repr)
+@pytest.mark.parametrize("own", ["01a1ef5d-2d7e-7000-8ca9-980534221d7d", "nightly", None])
+def test_a_header_of_another_message_says_nothing_of_this_one(other: dict[str, Any], own: str | None) -> None:
+    assert read({**RAW, **other}, {**REQUEST, "id": own}) == Copied(CLAIM.run_id)
