@@ -87,14 +87,17 @@ class Execution:
             how, error = End.SUCCESS, NO_REPORT
         elif how is End.STOPPED and self.give_back_unbegun():
             return
-        if self._leave() and self.holding is not None:
+        retries_at = self._marks.retries_at(self._place) if how in _OF_THE_BODY else None
+        if retries_at is not None:
+            self.retry(max(0.0, retries_at - time.time()))
+        elif self._leave() and self.holding is not None:
             then = self._settled if self._is_late else None
             self._office.finish(self.holding, how, error.error, error.traceback, then)
 
-    def retry(self, retry: Retry) -> None:
-        """The task has sent itself again, by Celery's own retry."""
+    def retry(self, seconds: float) -> None:
+        """The task has sent itself again, by Celery's own retry, which is due in so many seconds."""
         if self._leave() and self.holding is not None:
-            self._office.retrying(self.holding, seconds_until(retry.when, self.req.app), self._settled)
+            self._office.retrying(self.holding, seconds, self._settled)
 
     def not_begun(self) -> None:
         """The body never ran."""
@@ -190,7 +193,7 @@ class Execution:
         if isinstance(error, TimeLimitExceeded):
             return  # its process is killed after this; on_timeout follows
         if isinstance(error, Retry):
-            self.retry(error)
+            self.retry(seconds_until(error.when, self.req.app))
             return
         if isinstance(error, BegunBefore):
             self.end(End.CHILD_LOST, Report("the process that ran it has ended"))
@@ -242,6 +245,9 @@ def is_stopping() -> bool:
     """Whether this worker has been told to end."""
     return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))
 
+
+_OF_THE_BODY = (End.SUCCESS, End.IGNORED, End.FAILURE)
+"""What a body may say of itself after it has sent its own retry, which goes on with the attempt all the same."""
 
 _REPLACED = "Replaced by new task"  # what Celery's Task.replace says
 

@@ -11,8 +11,8 @@ from celery_sqlbeat.worker import native
 
 _MOST = 65536  # runs of one process at a time; a run beyond has no mark of its own, and is stopped all the same
 _DOUBLE = 8  # bytes
-_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN = range(4)  # the bytes of each run
-_BYTES = 4
+_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES = range(5)  # the bytes of each run
+_BYTES = 5
 
 
 class Marks:
@@ -23,6 +23,7 @@ class Marks:
 
     def __init__(self, most: int = _MOST) -> None:
         self._until = memoryview(mmap.mmap(-1, _DOUBLE * most)).cast("d")
+        self._retries_at = memoryview(mmap.mmap(-1, _DOUBLE * most)).cast("d")
         self._memory = mmap.mmap(-1, _BYTES * most)
         self._most = most
         self._free = deque(range(most))
@@ -80,6 +81,16 @@ class Marks:
     def has_succeeded(self, place: int | None) -> bool:
         """Whether the run's task succeeded, even if its process ended before it could report so."""
         return self._says(place, _SUCCEEDED)
+
+    def retry(self, place: int | None, at: float) -> None:
+        """Say that the run's task has sent itself again, for this instant by the clock of this machine."""
+        if self._has(place):
+            self._retries_at[place] = at
+            self._say(place, _RETRIES)
+
+    def retries_at(self, place: int | None) -> float | None:
+        """When the retry that the run's task has sent is due; None where it has sent none."""
+        return self._retries_at[place] if self._has(place) and self._says(place, _RETRIES) else None
 
     def _say(self, place: int | None, word: int) -> None:
         if self._has(place):

@@ -11,11 +11,14 @@ from functools import partial
 from typing import Any
 
 from celery import _state, signals
+from celery.utils.time import maybe_iso8601
 
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.current import CurrentRun
+from celery_sqlbeat.worker.header import HEADER
 from celery_sqlbeat.worker.marks import Marks
+from celery_sqlbeat.worker.reports import seconds_until
 from celery_sqlbeat.worker.stopped import TaskStopped
 
 _FACTS = "sqlbeat_run"
@@ -37,6 +40,7 @@ def share() -> Marks:
     One for all, since a task that ends does not know whose it was. Not those of a parent: it gives out their places.
     """
     signals.task_success.connect(_on_task_success, weak=False, dispatch_uid="sqlbeat-task-success")
+    signals.after_task_publish.connect(_on_task_published, weak=False, dispatch_uid="sqlbeat-task-published")
     with _lock:
         if _made_in != [os.getpid()]:
             _shared[:], _made_in[:] = [Marks()], [os.getpid()]
@@ -86,6 +90,19 @@ def _on_task_success(sender: Any = None, **_: Any) -> None:
     facts = _facts(sender)
     for marks in _shared if facts else ():
         marks.succeed(facts[-1])
+
+
+def _on_task_published(headers: Any = None, body: Any = None, **_: Any) -> None:
+    """Note a retry: a task may go on after it, by `throw=False`, or catch the error that would tell of it."""
+    task = _state.get_current_worker_task()
+    facts = _facts(task) if task else None
+    if not facts or not isinstance(headers, Mapping) or HEADER not in headers:
+        return
+    sent = {**body, **headers} if isinstance(body, Mapping) else headers  # the older protocol has these in the body
+    if sent.get("id") == task.request.id and (sent.get("retries") or 0) > task.request.retries:
+        at = time.time() + seconds_until(maybe_iso8601(sent.get("eta")), task.app)
+        for marks in _shared:
+            marks.retry(facts[-1], at)
 
 
 def _facts(task: Any) -> Any:

@@ -52,6 +52,7 @@ class Case(NamedTuple):
 
 
 AGAIN = "It raises, and retries are left"
+RETRIES = "It calls `self.retry()`, or autoretry does"
 CASES = {
     "returns": Case("It returns", "note", result="SUCCESS"),
     "catches its soft limit": Case("It returns", "soft_caught", pools=("prefork",), result="SUCCESS"),
@@ -63,8 +64,14 @@ CASES = {
     "killed after its success": Case("It returns", "die_after", pools=("prefork",), result=""),
     "SystemExit": Case("It raises SystemExit", "leave", result=""),
     "unstorable": Case("Its result cannot be stored", "unstorable", result=""),
-    "waits for its retry": Case("It calls `self.retry()`, or autoretry does", "retry", (1, AN_HOUR), result="RETRY"),
+    "waits for its retry": Case(RETRIES, "retry", (1, AN_HOUR), result="RETRY"),
     "retries": Case("It returns", "retry", (2,), bodies=3, result="SUCCESS"),
+    "waits for its quiet retry": Case(RETRIES, "retry_quietly", ("returns", 1, AN_HOUR), result="SUCCESS"),
+    "retries and returns": Case("It returns", "retry_quietly", ("returns", 2), bodies=3, result="SUCCESS"),
+    "retries and catches that": Case("It returns", "retry_quietly", ("catches", 2), bodies=3, result="SUCCESS"),
+    "retries and raises": Case(
+        "It returns", "retry_quietly", ("raises", 2), bodies=3, result="SUCCESS", fields=NO_RETRIES
+    ),
     "retries in vain": Case(AGAIN, "retry_in_vain", bodies=2),
     "autoretry": Case("It returns", "autoretry", (2,), bodies=3, result="SUCCESS"),
     "autoretry in vain": Case(AGAIN, "autoretry", (9,), bodies=4),
@@ -167,11 +174,11 @@ def test_error_and_traceback_are_kept(stage: Stage) -> None:
     assert "in fail" in str(run.traceback)
 
 
-def test_the_lease_of_a_waiting_retry_lasts_until_after_its_eta(stage: Stage) -> None:
-    case = CASES["waits for its retry"]
-    assert_outcome(stage.shop, "waits for its retry", case.how)
-    wait_for(lambda: read_lease(stage.shop, "waits for its retry") > LEASE, PATIENCE, stage.shop.logs)
-    assert AN_HOUR - 300 < read_lease(stage.shop, "waits for its retry") <= AN_HOUR + LEASE + 1
+@pytest.mark.parametrize("name", ["waits for its retry", "waits for its quiet retry"])
+def test_the_lease_of_a_waiting_retry_lasts_until_after_its_eta(stage: Stage, name: str) -> None:
+    assert_outcome(stage.shop, name, RETRIES)
+    wait_for(lambda: read_lease(stage.shop, name) > LEASE, PATIENCE, stage.shop.logs)
+    assert AN_HOUR - 300 < read_lease(stage.shop, name) <= AN_HOUR + LEASE + 1
 
 
 def test_what_goes_on_is_locked_by_its_worker(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from celery import shared_task
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.signals import task_postrun
 
 from celery_sqlbeat import current_run
@@ -211,6 +211,19 @@ def retry_later(self: Any, seconds: float) -> None:
         if not self.request.retries:
             _sleep(seconds)
             raise self.retry(countdown=0.5)
+
+
+@task("retry_quietly", max_retries=5)
+def retry_quietly(self: Any, how: str, times: int, countdown: float = 0.5) -> None:
+    """Let Celery itself try again so many times, without the error that tells of it; then succeed."""
+    with witnessed(self):
+        if self.request.retries < times:
+            try:
+                self.retry(countdown=countdown, throw=how == "catches")
+            except Retry:
+                tell(self, "caught")
+            if how == "raises":
+                raise ValueError("no luck today")
 
 
 @task("retry_in_vain", max_retries=1)

@@ -247,6 +247,34 @@ def test_celerys_own_retry_keeps_the_run(when: Any, seconds: float) -> None:
     assert bench.req.said == ["acknowledged"]
 
 
+@pytest.mark.parametrize("how", [None, ValueError("no"), Ignore()], ids=repr)
+def test_a_task_that_goes_on_after_its_own_retry_keeps_the_run_however_it_ends(how: BaseException | None) -> None:
+    bench = Bench()
+    bench.marks.retry(bench.place, time.time() + 30)
+    if how is None:
+        bench.req.on_success((0, "3", 0.1))
+    else:
+        bench.fails(how)
+    assert bench.office.ended == [] and bench.office.retries == [pytest.approx(30, abs=5)]
+    bench.office.write()
+    assert bench.req.said == ["acknowledged"]
+
+
+def test_a_success_that_nobody_tells_keeps_the_run_where_a_retry_was_sent() -> None:
+    bench = Bench()
+    bench.marks.retry(bench.place, time.time() - 30)
+    bench.marks.succeed(bench.place)
+    bench.fails(WorkerLostError("signal 9"))
+    assert bench.office.ended == [] and bench.office.retries == [0.0]
+
+
+def test_a_killed_process_is_a_failure_even_where_it_had_sent_a_retry() -> None:
+    bench = Bench()
+    bench.marks.retry(bench.place, time.time() + 30)
+    bench.fails(WorkerLostError("signal 9"))
+    assert bench.office.ended == [End.CHILD_LOST] and bench.office.retries == []
+
+
 @pytest.mark.parametrize("error", [WorkerLostError("signal 15"), Terminated(15)], ids=repr)
 def test_a_child_that_the_end_of_the_worker_took_along_has_not_failed(
     error: BaseException, monkeypatch: pytest.MonkeyPatch

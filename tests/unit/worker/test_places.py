@@ -55,6 +55,17 @@ def test_a_mark_says_of_one_run_that_its_task_succeeded() -> None:
     assert marks.take() == one and not marks.has_succeeded(one)
 
 
+def test_a_mark_says_of_one_run_when_the_retry_is_due_that_it_has_sent() -> None:
+    marks = Marks(2)
+    one, two = marks.take(), marks.take()
+    marks.retry(one, 17.5)
+    marks.retry(None, 18.5)
+    assert marks.retries_at(one) == 17.5 and marks.retries_at(two) is None and marks.retries_at(None) is None
+    marks.give_back(one)
+    marks.give_back(two)
+    assert marks.take() == one and marks.retries_at(one) is None
+
+
 def test_a_body_begins_until_the_time_of_its_lease_and_while_it_is_not_lost() -> None:
     marks = Marks(2)
     one, two = marks.take(), marks.take()

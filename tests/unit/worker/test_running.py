@@ -1,0 +1,66 @@
+"""What the process of a body notes of the messages that the body sends."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from celery import _state
+from celery.app.task import Context
+from celery.signals import after_task_publish
+
+from celery_sqlbeat.worker import running
+from celery_sqlbeat.worker.header import HEADER
+from celery_sqlbeat.worker.marks import Marks
+from tests.process.brokers import SLOT
+from tests.unit.worker.test_header import RAW
+
+RUN = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7)
+ITS_RETRY: dict[str, Any] = {"id": RAW["run"], "retries": 2, "eta": None}
+
+
+class Body:
+    """A task of ours that runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        running.share()
+        self.marks = Marks(8)
+        self.place = self.marks.take()
+        request: dict[str, Any] = {"id": RAW["run"], "retries": 1, HEADER: RAW}
+        running.write(request, cast(Any, RUN), self.place)
+        task = SimpleNamespace(request=Context(request), app=SimpleNamespace(timezone="UTC"))
+        monkeypatch.setattr(running, "_shared", [self.marks])
+        monkeypatch.setattr(_state, "get_current_worker_task", lambda: task)
+
+    def send(self, headers: Any, body: Any = ()) -> float | None:
+        """Send a message; returns for when a retry is noted, in seconds from now."""
+        after_task_publish.send(sender="shop.add", headers=headers, body=body)
+        at = self.marks.retries_at(self.place)
+        return None if at is None else at - time.time()
+
+
+@pytest.fixture
+def body(monkeypatch: pytest.MonkeyPatch) -> Body:
+    return Body(monkeypatch)
+
+
+def test_a_retry_of_itself_is_noted_with_its_eta(body: Body) -> None:
+    assert body.send({**ITS_RETRY, HEADER: RAW}) == pytest.approx(0, abs=5)
+    assert body.send({**ITS_RETRY, HEADER: RAW, "eta": "2100-01-01T00:00:00+00:00"}) == pytest.approx(
+        4102444800 - time.time(), abs=5
+    )
+
+
+def test_a_retry_in_the_older_protocol_is_noted_too(body: Body) -> None:
+    assert body.send({HEADER: RAW}, body={**ITS_RETRY, "eta": "2100-01-01T00:00:00"}) == pytest.approx(
+        4102444800 - time.time(), abs=5
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [None, {}, ITS_RETRY, {**ITS_RETRY, HEADER: RAW, "id": "another"}, {**ITS_RETRY, HEADER: RAW, "retries": 1}],
+    ids=["none", "empty", "without the claim", "another task", "no retry"],
+)
+def test_what_is_no_retry_of_itself_is_not(body: Body, headers: Any) -> None:
+    assert body.send(headers) is None
