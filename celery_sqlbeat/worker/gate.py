@@ -130,6 +130,11 @@ class Gate:
         """What was asked ahead could begin now, but for the answer."""
         self.office.hurry(keeps_slot)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether no answer is to be expected soon: a message keeps no slot then that others could have."""
+        return self.office.is_away
+
     def waits_on(self, asked: Asked) -> None:
         """The message waits for its answer without a slot; others may pass it. Where the consumer is served."""
         if asked in self._open:

@@ -112,6 +112,11 @@ class Keeper:
         return self._starts.is_idle and self._outcomes.is_idle
 
     @property
+    def is_away(self) -> bool:
+        """Whether the database was away when it was last asked for a start."""
+        return self._starts.is_away
+
+    @property
     def held(self) -> int:
         """How many runs this process holds."""
         return len(self._holdings)

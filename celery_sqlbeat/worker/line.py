@@ -36,6 +36,11 @@ class Line:
         """So many rows have come since the last time."""
         self._gathering.came(count, now)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the database was away when it was last asked."""
+        return self._pause.is_failing
+
     def is_open(self, now: float) -> bool:
         """Whether the database may be asked."""
         return now >= self._pause.until

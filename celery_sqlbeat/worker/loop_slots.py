@@ -66,6 +66,11 @@ class LoopSlots:
                 self._gate.hurry(asked, keeps_slot=False)
                 self.release()
                 return
+        if self._gate.is_away:
+            self._gate.waits_on(asked)
+            # Not at once: with the slot comes the next message, and each would come within the call for the one before.
+            self._gate.loop.post(partial(self._let_others, asked))
+            return
         self._waiting[asked] = time.monotonic()
         self._watch()
 
@@ -81,6 +86,10 @@ class LoopSlots:
     def release(self) -> None:
         """Give a slot back."""
         self._worker._quick_release()
+
+    def _let_others(self, asked: Asked) -> None:
+        if not asked.is_cut:
+            self.release()
 
     def _comes_soon(self) -> bool:
         """Whether slots come so fast that a message which lets its own go will have another as soon as it needs one."""

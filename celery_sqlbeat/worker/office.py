@@ -96,6 +96,11 @@ class Office:
                     return
         self._ask(self.keeper, header, request, answered, ahead)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the database is known to be away: an answer may take long."""
+        return self.keeper is None or self.keeper.is_away
+
     def hurry(self, keeps_slot: bool) -> None:
         """What was asked ahead could begin now, but for the answer."""
         if self.keeper is not None:

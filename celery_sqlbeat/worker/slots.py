@@ -1,6 +1,7 @@
 """When one of our messages has a slot of the pool, and how its task runs there: by the kind of the pool.
 
-prefork asks for the lease with the slot in hand, the other pools inside it. A slot does not wait long for a database.
+prefork asks for the lease with the slot in hand, the other pools inside it. A slot does not wait long for a database,
+and for one that is known to be away not at all: the message takes one when its answer comes.
 """
 
 import threading
@@ -60,18 +61,25 @@ class ThreadedSlots(_FreeSlots):
 
     def admit(self, asked: Asked) -> None:
         """Wait for a slot, ask, and hand the task over."""
+        if self._gate.is_away:
+            self._gate.ask(asked, self._late)
+            self._gate.waits_on(asked)
+            return
         slot = self._worker.pool._pool._putlock
         slot.acquire()
         slot.release()  # to be taken again at once by the pool: nobody else hands tasks to it
         if asked.is_withdrawn:
             return
-        reply = Reply(lambda action: action(), lambda late: self._gate.loop.post(lambda: self._on_answer(asked, late)))
+        reply = Reply(lambda action: action(), partial(self._late, asked))
         self._gate.ask(asked, reply.give)
         answer = reply.wait(SLOT_SECONDS)
         if answer is not None:
             self._on_answer(asked, answer)
         else:
             self._gate.waits_on(asked)
+
+    def _late(self, asked: Asked, answer: Answer) -> None:
+        self._gate.loop.post(partial(self._on_answer, asked, answer))
 
     def _on_answer(self, asked: Asked, answer: Answer) -> None:
         if not isinstance(answer, Begun):
@@ -130,9 +138,16 @@ class InnerSlots(_FreeSlots):
     def admit(self, asked: Asked) -> None:
         """Hand it to the pool; the rest follows there."""
         try:
-            Request.execute_using_pool(asked.req, _Inside(self._pool, partial(self._enter, asked)))
+            Request.execute_using_pool(asked.req, _Inside(self._pool, partial(self._take, asked)))
         except TaskRevokedError:  # or expired; who is told of that says so of its run
             self._gate.forget(asked)
+
+    def _take(self, asked: Asked, call: Call) -> Any:
+        if not self._gate.is_away:
+            return self._pool.apply_async(partial(self._enter, asked, call), **_PLAIN)
+        self._gate.ask(asked, lambda asked, answer: self._late(asked, call, answer))
+        self._gate.waits_on(asked)
+        return None
 
     def _enter(self, asked: Asked, call: Call) -> None:
         if asked.is_withdrawn or is_stopping():  # a green consumer waited for this slot, and hears of it next
@@ -174,10 +189,9 @@ _PLAIN = {"args": (), "callback": _nothing, "timeout": 0}  # 0: none, not even t
 class _Inside:
     """A pool for `execute_using_pool`: what it is handed is not run, but given to who runs it inside a slot."""
 
-    def __init__(self, pool: Any, enter: Callable[[Call], None]) -> None:
-        self._pool, self._enter = pool, enter
+    def __init__(self, pool: Any, take: Callable[[Call], Any]) -> None:
+        self._pool, self._take = pool, take
 
     def apply_async(self, target: Callable[..., Any], **options: Any) -> Any:
-        """Take a slot."""
-        call = Call(self._pool, target, options)
-        return self._pool.apply_async(partial(self._enter, call), **_PLAIN)
+        """Take a slot, when it is time."""
+        return self._take(Call(self._pool, target, options))

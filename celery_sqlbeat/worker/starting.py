@@ -85,6 +85,11 @@ class Starts:
         """Whether nobody waits for an answer, and what was sent is known to have begun or not."""
         return not self._all
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the database was away when it was last asked: an answer may take long."""
+        return self._line.is_away
+
     def step(self) -> float:
         """Ask for what has gathered; returns the seconds until the next time."""
         now = self._holdings.clock()

@@ -58,6 +58,11 @@ class Pause:
         self.until = 0.0
         self._failures = 0
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether it did not answer the last time."""
+        return self._failures > 0
+
     def failed(self, now: float) -> None:
         """The database is away."""
         self.until = now + min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**self._failures)

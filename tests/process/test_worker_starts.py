@@ -351,6 +351,29 @@ def test_without_a_database_messages_wait_and_others_run(make_workers: MakeWorke
     together({lane: make_workers(lane) for lane in WITHOUT_DATABASE}, scenario)
 
 
+def test_while_the_database_is_away_other_messages_do_not_wait_behind_ours(make_workers: MakeWorkers) -> None:
+    """Each of ours would else have the only slot for a second."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        wire = Wire(shop.database_url)
+        wire.cut()
+        shop.write_app(lane, sqlbeat_database_url=wire.url)
+        names = [shop.order("work.note") for _ in range(30)]
+        shop.dispatch()
+        plain = shop.send("work.note")  # behind all of them
+        worker = shop.work(lane.pool, concurrency=1).ready()
+        began = time.time()
+        wait_for(lambda: [line.run for line in shop.starts()] == [plain], PATIENCE, shop.logs)
+        assert shop.starts()[0].at - began < 10, shop.logs()
+        wire.mend()
+        shop.dispatch_until(lambda: all(shop.states(name) == ["success"] for name in names))
+        worker.stop()
+        wire.close()
+        assert_calm(worker)
+
+    together({lane: make_workers(lane) for lane in WITHOUT_DATABASE}, scenario)
+
+
 def test_messages_that_wait_for_the_database_go_back_at_shutdown(make_workers: MakeWorkers) -> None:
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         outage = Outage(shop, lane)

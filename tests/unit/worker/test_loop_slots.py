@@ -39,6 +39,7 @@ class Shop:
         self.hurried: list[tuple[Asked, bool]] = []
         self.refuses_to_begin: set[Asked] = set()
         self.more = 0
+        self.is_away = False
         worker = SimpleNamespace(
             semaphore=self.semaphore,
             prefetch_multiplier=prefetch_multiplier,
@@ -306,3 +307,37 @@ def test_a_thousand_short_tasks_lose_no_slot(processes: int, monkeypatch: pytest
         if not (shop.running or shop.asked or shop.semaphore._waiting):
             break
     assert shop.semaphore.value == processes and len(messages) == 1000
+
+
+def test_while_the_database_is_away_no_message_keeps_a_slot_that_others_could_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = Shop(1, monkeypatch)
+    task = shop.message()
+    shop.answer(task)
+    waiting = [shop.message() for _ in range(1000)]  # behind a task, all of them with the same slot
+    plain: list[str] = []
+    shop.semaphore.acquire(plain.append, "of others")
+    shop.is_away = True
+    posted: list[Callable[[], None]] = []
+    shop.loop.post = posted.append
+    shop.end(task)
+    while posted:
+        posted.pop(0)()
+    assert plain == ["of others"] and shop.running == [] and set(shop.asked) == set(waiting)
+    shop.semaphore.release()
+    shop.is_away = False
+    shop.loop.post = lambda action: action()
+    shop.answer(waiting[0])
+    assert shop.running == [waiting[0]], "it has taken a slot with its answer"
+
+
+def test_a_slot_that_was_lost_with_its_connection_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(1, monkeypatch)
+    shop.is_away = True
+    posted: list[Callable[[], None]] = []
+    shop.loop.post = posted.append
+    asked = shop.message()
+    asked.is_cut = True
+    posted.pop()()
+    assert shop.semaphore.value == 0
