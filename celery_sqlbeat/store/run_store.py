@@ -8,8 +8,8 @@ from celery_sqlbeat.lifecycle import LONGEST_REASON, Ending, by_way_of
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Row, Rows, Session
 
-_LONGEST_ERROR = 2000  # characters; the last line of a traceback says what happened
-_LONGEST_TRACEBACK = 16000
+_LONGEST_ERROR = 2000  # characters; it begins with its type and what happened, and may go on with data
+_LONGEST_TRACEBACK = 16000  # the other way round: its last lines say where it was raised
 
 
 class Release(NamedTuple):
@@ -82,12 +82,12 @@ def _end_of(end: Ending) -> Row:
     return (
         end.state,
         by_way_of(end.state),
-        _storable(end.reason, LONGEST_REASON),
+        _end(end.reason, LONGEST_REASON),
         end.retry_seconds,
         end.failures,
         end.lost_leases,
-        _storable(end.error, _LONGEST_ERROR),
-        _storable(end.traceback, _LONGEST_TRACEBACK),
+        _beginning(end.error, _LONGEST_ERROR),
+        _end(end.traceback, _LONGEST_TRACEBACK),
     )
 
 
@@ -100,9 +100,16 @@ def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:
     return {row[0] for row in found}
 
 
-def _storable(text: str | None, longest: int) -> str | None:
-    """The end of a text as every database takes it: an error may hold bytes of a file's name, which are no text."""
-    if text is None:
-        return None
-    clean = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-    return clean if len(clean) <= longest else "... " + clean[4 - longest :]
+def _beginning(text: str | None, longest: int) -> str | None:
+    clean = _storable(text)
+    return clean if clean is None or len(clean) <= longest else clean[: longest - 4] + " ..."
+
+
+def _end(text: str | None, longest: int) -> str | None:
+    clean = _storable(text)
+    return clean if clean is None or len(clean) <= longest else "... " + clean[4 - longest :]
+
+
+def _storable(text: str | None) -> str | None:
+    """A text as every database takes it: an error may hold bytes of a file's name, which are no text."""
+    return None if text is None else text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -9,14 +9,13 @@ from functools import partial
 from typing import Any
 
 from celery.exceptions import NotRegistered
-from kombu.utils.encoding import safe_repr
 
 from celery_sqlbeat.worker.answers import Answer, Away, Foreign
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.gate import Gate
 from celery_sqlbeat.worker.header import HEADER, Header, Newer, read
 from celery_sqlbeat.worker.loops import Loop
-from celery_sqlbeat.worker.reports import Report
+from celery_sqlbeat.worker.reports import Report, text_of
 from celery_sqlbeat.worker.secrecy import shown
 
 logger = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def _asking(complain: Callable[..., Any], place: int, consumer: Any, gate: Gate,
         if isinstance(found, Newer):
             give_back(f"its sqlbeat header is of version {found.version}; upgrade celery-sqlbeat here")
         else:
-            gate.end_unbegun(found, End.FAILURE, Report(safe_repr(refusal)), heard)  # type: ignore[no-untyped-call]
+            gate.end_unbegun(found, End.FAILURE, Report(text_of(refusal)), heard)
         return None
 
     return call

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_make_aware
-from kombu.utils.encoding import safe_repr, safe_str
+from kombu.utils.encoding import safe_str
 
 
 class Report(NamedTuple):
@@ -20,8 +20,16 @@ NO_REPORT = Report()
 
 def report(error: BaseException, exc_info: Any) -> Report:
     """The error and its traceback."""
-    text, trace = safe_repr(error), safe_str(getattr(exc_info, "traceback", None) or "")  # type: ignore[no-untyped-call]
-    return Report(text or type(error).__name__, trace or None)
+    trace = safe_str(getattr(exc_info, "traceback", None) or "")  # type: ignore[no-untyped-call]
+    return Report(text_of(error), trace or None)
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says of itself; the name of its type where it cannot."""
+    try:
+        return repr(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
 
 
 def seconds_until(when: Any, app: Any) -> float:

@@ -659,13 +659,16 @@ def test_the_database_refuses_a_run_that_was_born_running(world: World) -> None:
         )
 
 
-def test_a_long_error_is_kept_by_its_end(world: World) -> None:
+def test_a_long_error_is_kept_by_its_beginning_and_a_long_traceback_by_its_end(world: World) -> None:
     name = world.add()
     run = world.running()
-    world.finish(run, failed(run, "x" * 5000 + "the last line"))
-    error = world.runs(name)[0]["error"]
-    assert len(error) == 2000
-    assert error.startswith("... x") and error.endswith("the last line")
+    error, traceback = "ValueError('no row')" + "x" * 5000, "x" * 20_000 + "the last line"
+    assert world.finish(run, Ending("dlq", "long", None, 1, 0, error, traceback))
+    row = world.runs(name)[0]
+    assert len(row["error"]) == 2000 and row["error"].startswith("ValueError('no row')x")
+    assert row["error"].endswith("x ...")
+    assert len(row["traceback"]) == 16_000 and row["traceback"].startswith("... x")
+    assert row["traceback"].endswith("the last line")
 
 
 def test_an_error_that_is_no_text_is_stored_as_far_as_it_is(world: World) -> None:

@@ -197,14 +197,14 @@ def test_how_it_ended_is_told_by_the_error(error: BaseException, end: End) -> No
     assert bench.office.ended == [end]
 
 
-def test_the_error_is_kept_as_text_even_where_its_repr_fails() -> None:
+def test_of_an_error_whose_repr_fails_the_type_is_kept() -> None:
     class Odd(Exception):
         def __repr__(self) -> str:
             raise RuntimeError
 
     bench = Bench()
-    bench.fails(Odd())
-    assert bench.office.ended == [End.FAILURE] and bench.office.errors[0]
+    bench.fails(Odd("what it was told"))
+    assert bench.office.ended == [End.FAILURE] and bench.office.errors == ["Odd"]
 
 
 def test_a_rejected_message_goes_back_after_its_outcome_is_written() -> None:
