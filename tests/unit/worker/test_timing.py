@@ -1,10 +1,12 @@
 """When leases are extended and tasks stopped, by the settings and by the length of the lease."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from celery_sqlbeat.config import Settings, stop_timeout
+from celery_sqlbeat.config import Settings, read_settings, stop_timeout
 from celery_sqlbeat.worker.timing import Timing
 
 
@@ -27,3 +29,11 @@ def test_a_task_is_always_stopped_before_its_lease_ends(lease: float, interval: 
     assert timing.interval(lease) <= lease / 2
     assert timing.interval(lease) < timing.stop_after(lease) + 1e-9 * lease
     assert timing.stop_after(lease) <= lease - stop_timeout(lease)
+
+
+def test_the_page_of_guarantees_says_how_long_a_lease_can_do_without_a_heartbeat() -> None:
+    timing = Timing.of(read_settings({}, {}))
+    bound = timing.stop_after(timing.lease_seconds)
+    page = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()
+    assert f"With the defaults it is {bound:g} s" in page
+    assert bound - 1.5 * timing.heartbeat_interval >= 60, "an outage of a minute interrupts no task"
