@@ -22,7 +22,7 @@ from celery_sqlbeat.policy import Policies
 from celery_sqlbeat.store import open_store
 from celery_sqlbeat.transfer.lines import Numbered, read_lines
 from celery_sqlbeat.url import DatabaseUrl, database_url
-from celery_sqlbeat.worker.header import Header, Malformed, Newer, read
+from celery_sqlbeat.worker.header import Copied, Header, Malformed, Newer, read
 
 RUN, CLAIM = "01a1ef76-184a-7000-8585-d1b91e91b01c", "5f2b3a5e0b1c4d6e8f90a1b2c3d4e5f6"
 SECRET = "Xq7secretZ"
@@ -67,9 +67,11 @@ HEADER = {"v": 1, "store": "a" * 32, "namespace": "default", "run": RUN, "claim"
 
 @given(anything | nearly(HEADER, anything | nasty), nearly({"id": RUN, "retries": 0}, anything))
 @example(HEADER, {"id": RUN})
-def test_a_header_is_read_refused_or_left_to_a_newer_worker(raw: Any, request: dict[str, Any]) -> None:
+def test_a_header_is_read_refused_left_to_a_newer_worker_or_of_another_message(raw: Any, request: dict[str, Any]) -> None:
     found = read(raw, request)
-    assert isinstance(found, Header | Malformed | Newer)
+    assert isinstance(found, Header | Copied | Malformed | Newer)
+    if isinstance(found, Copied):
+        assert found.run != request.get("id")
     if isinstance(found, Header):
         assert (found.run, type(found.fence), found.celery_retries >= 0) == (request["id"], int, True)
         assert re.fullmatch(r"[0-9a-fA-F-]{32,36}", found.run)
