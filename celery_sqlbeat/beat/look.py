@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from celery_sqlbeat.store.protocol import Wake
+from celery_sqlbeat.store.wake import Wake
 
 _HAIR_SECONDS = 0.0001  # clocks round: whoever claims before the server's clock is there would find nothing
 

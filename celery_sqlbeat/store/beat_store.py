@@ -7,9 +7,10 @@ from operator import itemgetter
 from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
 from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan, Quarantine
 from celery_sqlbeat.store.database import Conflict, Database
-from celery_sqlbeat.store.protocol import FIRST_ID, Claimed, Plans, Wake
+from celery_sqlbeat.store.protocol import FIRST_ID, Claimed, Plans
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.wake import Wake
 
 
 class SqlBeatStore:

@@ -31,6 +31,7 @@ from celery_sqlbeat.model import (
     StartedRun,
     StartRequest,
 )
+from celery_sqlbeat.store.wake import Wake
 
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
 CodePlans = Callable[[datetime, Sequence[CodeRow]], CodeChanges]
@@ -52,32 +53,6 @@ class Claimed(NamedTuple):
     def looked_at(self) -> int:
         """How many jobs were looked at."""
         return len(self.names)
-
-
-class Wake(NamedTuple):
-    """The earliest instants at which some beat has something to do, by the server's clock, and the change counter."""
-
-    now: datetime
-    due_at: datetime | None
-    lease_ends_at: datetime | None
-    planned_at: datetime | None
-    held_ends_at: datetime | None
-    outbox_at: datetime | None
-    changes: int
-
-    def starts_at(self) -> datetime | None:
-        """When there is something to claim."""
-        return min((at for at in (self.due_at, self.outbox_at) if at is not None), default=None)
-
-    def ends_at(self) -> datetime | None:
-        """When a lease ends."""
-        return min((at for at in (self.lease_ends_at, self.held_ends_at) if at is not None), default=None)
-
-    def stirs(self, before: "Wake") -> bool:
-        """Whether more has happened since then than heartbeats."""
-        return (self.changes, self.planned_at) != (before.changes, before.planned_at) or (
-            self.starts_at() != before.starts_at()
-        )
 
 
 class NewestRelease(NamedTuple):

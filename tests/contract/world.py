@@ -12,8 +12,9 @@ from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocol import BeatStore, Claimed, Wake
+from celery_sqlbeat.store.protocol import BeatStore, Claimed
 from celery_sqlbeat.store.sqlite_values import instant_of
+from celery_sqlbeat.store.wake import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 LEASE = 120.0

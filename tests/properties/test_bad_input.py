@@ -67,9 +67,7 @@ HEADER = {"v": 1, "store": "a" * 32, "namespace": "default", "run": RUN, "claim"
 
 @given(anything | nearly(HEADER, anything | nasty), nearly({"id": RUN, "retries": 0}, anything))
 @example(HEADER, {"id": RUN})
-def test_a_header_is_read_refused_left_to_a_newer_worker_or_of_no_concern(
-    raw: Any, request: dict[str, Any]
-) -> None:
+def test_a_header_is_read_refused_left_to_a_newer_worker_or_of_no_concern(raw: Any, request: dict[str, Any]) -> None:
     found = read(raw, request)
     assert isinstance(found, Header | Copied | Malformed | Newer)
     if isinstance(found, Copied):

@@ -12,7 +12,7 @@ from celery_sqlbeat.beat.firing import Fired
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.errors import BrokerAway, DatabaseAway
-from celery_sqlbeat.store.protocol import Wake
+from celery_sqlbeat.store.wake import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 PATIENCE = 45.0
