@@ -32,6 +32,7 @@ _RETURNED_A_SECOND = 20  # how many at most, so that a whole queue of them neith
 _MOST_EXTRA = 100  # messages that leave their place in the prefetch to others; more of them hold up the queue
 _MOST_OF_OTHERS = 5000  # the same for messages that only others can run: whatever waits behind them is to be run here
 _chance = random.random
+_later = native.Later()
 
 
 class Asked:
@@ -139,6 +140,18 @@ class Gate:
         """The message waits for its answer without a slot; others may pass it. Where the consumer is served."""
         if asked in self._open:
             self._raise(asked.req)
+
+    def goes_on(self, asked: Asked) -> None:
+        """The message waits as all others do again. Where the consumer is served."""
+        self._lower(asked.req)
+
+    def is_open(self, asked: Asked) -> bool:
+        """Whether the message still waits here: it has not begun, and nobody has seen to it."""
+        return asked in self._open
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do this in a while where the consumer is served."""
+        _later.after(seconds, partial(self.loop.post, action))
 
     def begins(self, asked: Asked, holding: Holding) -> bool:
         """Whether the body may begin, now. If not, the message is dropped; its slot is the caller's to give back."""

@@ -14,6 +14,7 @@ from celery_sqlbeat.worker.answers import Answer, Begun
 from celery_sqlbeat.worker.foresight import Foresight
 from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.lull import Lull
 from celery_sqlbeat.worker.slots import SLOT_SECONDS, Process
 
 _SHORT = 8  # slots that come in a moment: tasks of a few milliseconds, or many processes
@@ -28,6 +29,7 @@ class LoopSlots:
         self._gate, self._worker, self._process = gate, worker, process
         self._acks = Acks(worker.timer.call_after)
         self._foresight = Foresight()
+        self._lull = Lull(gate)
         self._foreseen: deque[Asked] = deque()  # without a slot, and not asked yet
         self._ahead: dict[Asked, Answer | None] = {}  # without a slot, and asked; with the answer
         self._passing: set[Asked] = set()  # asked, and has let its slot go: the next one will do
@@ -58,6 +60,9 @@ class LoopSlots:
             if self._foreseen:
                 with contextlib.suppress(ValueError):  # it had its slot at once
                     self._foreseen.remove(asked)  # the first one, unless a pool has an order of its own
+            if self._lull.holds(asked, partial(self._again, asked)):
+                self._let_others_soon(asked)
+                return
             passes = self._comes_soon()
             self._slot_came()
             self._ask(asked, ahead=passes)
@@ -68,8 +73,7 @@ class LoopSlots:
                 return
         if self._gate.is_away:
             self._gate.waits_on(asked)
-            # Not at once: with the slot comes the next message, and each would come within the call for the one before.
-            self._gate.loop.post(partial(self._let_others, asked))
+            self._let_others_soon(asked)
             return
         self._waiting[asked] = time.monotonic()
         self._watch()
@@ -77,6 +81,7 @@ class LoopSlots:
     def leave(self, is_closing: bool) -> None:
         """The connection has ended: whoever had a slot, or waited for one, has lost it."""
         self._acks.leave(is_closing)
+        self._lull.leave()
         self._waiting.clear()
         self._foreseen.clear()
         self._ahead.clear()
@@ -86,6 +91,14 @@ class LoopSlots:
     def release(self) -> None:
         """Give a slot back."""
         self._worker._quick_release()
+
+    def _again(self, asked: Asked) -> None:
+        self.foresee(asked)
+        self._worker._quick_acquire(self.admit, asked)
+
+    def _let_others_soon(self, asked: Asked) -> None:
+        # Not at once: with the slot comes the next message, and each would come within the call for the one before.
+        self._gate.loop.post(partial(self._let_others, asked))
 
     def _let_others(self, asked: Asked) -> None:
         if not asked.is_cut:

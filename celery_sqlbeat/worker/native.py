@@ -3,6 +3,7 @@
 A task that computes for a minute stops every green thread, and a heartbeat must not stop with them.
 """
 
+import _thread
 import logging
 import time
 from collections.abc import Callable
@@ -27,6 +28,11 @@ def thread_id() -> int:
     """The id of the native thread that runs this, whatever its green threads are called."""
     found: int = original("_thread", "get_ident")()
     return found
+
+
+def is_patched() -> bool:
+    """Whether gevent or eventlet has put green threads in the place of native ones."""
+    return _thread.start_new_thread is not original("_thread", "start_new_thread")
 
 
 def start(work: Callable[[], None]) -> None:

@@ -66,7 +66,7 @@ class Office:
         self._alarm = native.alarm()
         self._stores: list[Store] = []
         self._engine: Engine | None = None
-        self._is_open = False
+        self._is_open = self._is_opening = False
         self._said: str | None = None
         self._pid = os.getpid()
 
@@ -75,7 +75,7 @@ class Office:
         with self._lock:
             if self._is_open:
                 return
-            self._is_open = True
+            self._is_open = self._is_opening = True
         native.start(self._open)
 
     def ask(
@@ -155,6 +155,7 @@ class Office:
         self._alarm.ring()
         if not was_open or os.getpid() != self._pid:
             return
+        self._see_opening_end()
         if self._engine is not None:
             if not self._engine.stop(_LONGEST_ENDING):
                 logger.error("some outcomes could not be written; their runs are taken over when their leases end")
@@ -182,6 +183,19 @@ class Office:
 
     def _open(self) -> None:
         """Try until the database has answered; in a native thread."""
+        try:
+            self._try_to_open()
+        finally:
+            self._is_opening = False
+
+    def _see_opening_end(self) -> None:
+        """Under gevent a database's driver waits in a green thread, also there; Python may not end in its midst."""
+        sleep = original("time", "sleep")
+        end = time.monotonic() + _LONGEST_ENDING
+        while native.is_patched() and self._is_opening and time.monotonic() < end:
+            sleep(0.01)
+
+    def _try_to_open(self) -> None:
         wait = _FIRST_LOOK
         while self._is_open:
             if self._looks_there():

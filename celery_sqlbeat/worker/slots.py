@@ -1,7 +1,7 @@
 """When one of our messages has a slot of the pool, and how its task runs there: by the kind of the pool.
 
 prefork asks for the lease with the slot in hand, the other pools inside it. A slot does not wait long for a database,
-and for one that is known to be away not at all: the message takes one when its answer comes.
+and for one that is known to be away not at all (lull.py).
 """
 
 import threading
@@ -17,6 +17,7 @@ from celery_sqlbeat.worker.answers import Answer, Begun
 from celery_sqlbeat.worker.call import Call
 from celery_sqlbeat.worker.execution import Execution, is_stopping
 from celery_sqlbeat.worker.gate import Asked, Gate
+from celery_sqlbeat.worker.lull import Lull
 from celery_sqlbeat.worker.window import Window
 
 SLOT_SECONDS = 1.0  # how long a slot waits for an answer: it is there for other messages, too
@@ -43,6 +44,10 @@ class Slots(Protocol):
 class _FreeSlots:
     """Slots that nobody has in hand before the pool gives them."""
 
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._lull = Lull(gate)
+
     def foresee(self, asked: Asked) -> None:
         """Nobody knows when a slot comes."""
 
@@ -50,17 +55,21 @@ class _FreeSlots:
         """There is nothing to give back."""
 
     def leave(self, is_closing: bool) -> None:
-        """Nothing was held."""
+        """No slot was held."""
+        self._lull.leave()
 
 
 class ThreadedSlots(_FreeSlots):
     """prefork without an event loop: the consumer itself waits for a slot, and then a moment for the answer."""
 
     def __init__(self, gate: Gate, worker: Any, process: Process) -> None:
-        self._gate, self._worker, self._process = gate, worker, process
+        super().__init__(gate)
+        self._worker, self._process = worker, process
 
     def admit(self, asked: Asked) -> None:
         """Wait for a slot, ask, and hand the task over."""
+        if self._lull.holds(asked, partial(self.admit, asked)):
+            return
         if self._gate.is_away:
             self._gate.ask(asked, self._late)
             self._gate.waits_on(asked)
@@ -132,11 +141,14 @@ class InnerSlots(_FreeSlots):
         submit: Callable[[Callable[[], None]], None],
     ) -> None:
         """`submit` runs what hands a task to the pool, which may have to wait for a slot."""
-        self._gate, self._pool = gate, pool
+        super().__init__(gate)
+        self._pool = pool
         self._hand_over, self._make_window, self._submit = hand_over, make_window, submit
 
     def admit(self, asked: Asked) -> None:
         """Hand it to the pool; the rest follows there."""
+        if self._lull.holds(asked, partial(self._submit, partial(self.admit, asked))):
+            return
         try:
             Request.execute_using_pool(asked.req, _Inside(self._pool, partial(self._take, asked)))
         except TaskRevokedError:  # or expired; who is told of that says so of its run

@@ -366,7 +366,9 @@ def test_while_the_database_is_away_other_messages_do_not_wait_behind_ours(make_
         wait_for(lambda: [line.run for line in shop.starts()] == [plain], PATIENCE, shop.logs)
         assert shop.starts()[0].at - began < 10, shop.logs()
         wire.mend()
+        mended = time.time()
         shop.dispatch_until(lambda: all(shop.states(name) == ["success"] for name in names))
+        assert shop.starts()[-1].at - mended < 20, "each begins as soon as the one before has ended"
         worker.stop()
         wire.close()
         assert_calm(worker)

@@ -67,6 +67,15 @@ class Shop:
     def waits_on(self, asked: Asked) -> None:
         pass
 
+    def goes_on(self, asked: Asked) -> None:
+        pass
+
+    def is_open(self, asked: Asked) -> bool:
+        return asked not in self.running and asked not in self.refused
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
+        self.call_after(seconds, action)
+
     def unstart_late(self, asked: Asked, holding: Holding) -> None:
         self.refuses_to_begin.add(asked)
 
@@ -312,24 +321,47 @@ def test_a_thousand_short_tasks_lose_no_slot(processes: int, monkeypatch: pytest
 def test_while_the_database_is_away_no_message_keeps_a_slot_that_others_could_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shop = Shop(1, monkeypatch)
-    task = shop.message()
-    shop.answer(task)
-    waiting = [shop.message() for _ in range(1000)]  # behind a task, all of them with the same slot
+    shop = Shop(2, monkeypatch)
+    tasks = [shop.message(), shop.message()]
+    shop.answer(*tasks)
+    waiting = [shop.message() for _ in range(1000)]  # behind the tasks, all of them with the same two slots
     plain: list[str] = []
     shop.semaphore.acquire(plain.append, "of others")
     shop.is_away = True
     posted: list[Callable[[], None]] = []
     shop.loop.post = posted.append
-    shop.end(task)
+    shop.end(*tasks)
     while posted:
         posted.pop(0)()
-    assert plain == ["of others"] and shop.running == [] and set(shop.asked) == set(waiting)
+    assert plain == ["of others"] and shop.running == [] and list(shop.asked) == waiting[:1], "one asks for all"
     shop.semaphore.release()
-    shop.is_away = False
     shop.loop.post = lambda action: action()
+    shop.is_away = False
     shop.answer(waiting[0])
-    assert shop.running == [waiting[0]], "it has taken a slot with its answer"
+    assert shop.running == waiting[:1], "it has taken a slot with its answer"
+    shop.later(0.2)
+    assert list(shop.asked) == waiting[1:2], "the others ask as they get theirs"
+    shop.answer(waiting[1])
+    assert shop.running == waiting[:2]
+
+
+def test_the_next_one_asks_where_the_first_has_given_up_and_none_waits_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = Shop(1, monkeypatch)
+    shop.is_away = True
+    first, second, third = shop.message(), shop.message(), shop.message()
+    assert list(shop.asked) == [first] and shop.semaphore.value == 1
+    shop.later(10)
+    assert list(shop.asked) == [first]
+    shop.answer(first, answer=Away("the database could not be asked"))
+    shop.later(0.2)
+    assert list(shop.asked) == [second] and shop.refused == [first]
+    shop.later(5)
+    assert shop.refused == [first, third] and shop.semaphore.value == 1
+    shop.slots.leave(is_closing=False)
+    shop.later(60)
+    assert shop.refused == [first, third]
 
 
 def test_a_slot_that_was_lost_with_its_connection_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
