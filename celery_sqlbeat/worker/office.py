@@ -99,7 +99,8 @@ class Office:
     @property
     def is_away(self) -> bool:
         """Whether the database is known to be away: an answer may take long."""
-        return self.keeper is None or self.keeper.is_away
+        # A worker that has only just begun to ask knows nothing yet.
+        return self._said is not None if self.keeper is None else self.keeper.is_away
 
     def hurry(self, keeps_slot: bool) -> None:
         """What was asked ahead could begin now, but for the answer."""

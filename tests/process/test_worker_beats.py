@@ -83,11 +83,12 @@ def test_a_killed_worker_is_followed_by_another_without_anybodys_help(make_worke
     start = shop.wait_for_start("long")
     other = shop.work(lane.pool).ready()
     first.kill()
+    wait_for(lambda: len(shop.starts("long")) == 2, PATIENCE, shop.logs)
+    beat.stop()  # the next slot follows at once, and takes ten minutes
     wait_for(lambda: shop.states("long")[1:2] == ["success"], PATIENCE, shop.logs)
     lost = assert_outcome(shop, "long", "Its worker is killed, or stands still for longer than the lease")
     second = shop.starts("long")[1]
     assert lost.attempt == 1 and second.attempt == 2 and second.at - start.at > LEASE - 1
-    beat.stop()
     other.stop()
 
 
