@@ -6,9 +6,9 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: test lint demo chaos bench simulate mutants docs up down mssql odbc clean
 
-# By files, in their order: the long ones with real processes come before the short ones. They wait a lot, hence one more than cores.
+# By files, in their order: the long ones with real processes come before the short ones. They wait a lot, hence two more than cores.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $$(( $$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1 )) \
+	$(BIN)/python -m pytest --numprocesses $$(( $$($(BIN)/python -c 'import os; print(os.cpu_count())') + 2 )) \
 		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(INSTALLED)

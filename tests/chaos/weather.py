@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, Any] = {
     "sqlbeat_max_lost_leases": MAX_LOST,
     "sqlbeat_notice_interval": 0.5,
     "sqlbeat_poll_interval": 2,
+    "result_expires": None,  # else Celery adds a job of its own, at four in the morning, that no witness knows
     "sqlbeat_policies": {
         "fails-*": {"max_retries": 2, "cadence": "fixed_rate"},
         "overlapping-*": {"overlap": "allow", "cadence": "fixed_rate"},
