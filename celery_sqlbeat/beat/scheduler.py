@@ -114,7 +114,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def sync(self) -> None:
         """Write down what ran where stock beat would look for it. Celery asks for that every few minutes."""
-        if self._parts is not None and self._parts.handing_back is not None:
+        if self._parts is not None and self._parts.handing_back is not None and not self._database_is_away:
             with signals_wait():
                 self._parts.handing_back.write()
 

@@ -54,15 +54,22 @@ def tell(task: Any, what: str, **facts: Any) -> None:
 @contextmanager
 def witnessed(task: Any) -> Iterator[None]:
     """Write down the begin and the end of a body, whatever ends it."""
-    tell(task, "start")
-    how = "end"
+    how, has_told = "end", False
     try:
+        tell(task, "start")
         yield
     except BaseException as error:
         how = type(error).__name__
         raise
     finally:
-        tell(task, how)
+        while not has_told:  # in threads a stop may be raised in the midst of telling
+            try:
+                tell(task, how)
+                has_told = True
+            except BaseException as error:
+                how = type(error).__name__
+                if not isinstance(error, LeaseLost):
+                    raise
 
 
 @task("note")
