@@ -75,7 +75,7 @@ WALK = (
     ),
     Step(
         "mark",
-        "what the broker has; the rest is given back",
+        "what the broker has, where the database can while the next batch is sent; the rest is given back",
         ("beat/firing.py", "store/beat_store.py", "store/run_store.py"),
         ("mark_published", "release_jobs", "close_runs"),
     ),

@@ -12,7 +12,7 @@ from celery_sqlbeat.beat.publishing import Published, Publisher, Sending, Sent
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.errors import DatabaseAway
 from celery_sqlbeat.model import Claim
-from celery_sqlbeat.store.protocol import BeatStore, Plans
+from celery_sqlbeat.store.protocol import Answer, BeatStore, Plans
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +73,14 @@ class Firing:
         self._random = rnd
         self._in_flight: _InFlight | None = None
         self._unrecorded: deque[_Unrecorded] = deque()
+        self._marking: Sequence[Answer] = ()  # of the first of them, if that is under way
         self._refusals: dict[str, int] = {}
         self._unleased: set[str | None] = set()
 
     def fire(self) -> Fired:
-        """Claim and send one batch, while the broker confirms the batch before it; that one is recorded then.
+        """Claim one batch while the broker confirms the one before it, and send it while that one is recorded.
 
-        Where there is no next batch, `finish` waits for the confirmations of the last one.
+        Where there is no next batch, `finish` waits for the last one.
         """
         self.record()
         # Counted from before the sending, by this process's own clock: the claim is never older than that.
@@ -103,7 +104,7 @@ class Firing:
         self.record()
 
     def settle(self) -> None:
-        """Wait for what the broker says of the last batch."""
+        """Wait for what the broker says of the last batch, and begin to record it."""
         if self._in_flight is None:
             return
         (claims, sending, until), self._in_flight = self._in_flight, None
@@ -112,6 +113,8 @@ class Firing:
         except Exception as error:
             published = _unpublished(claims, error)
         self._unrecorded.append(_Unrecorded(published, until))
+        if len(self._unrecorded) == 1:
+            self._marking = self._mark(published)
 
     def _send(self, claims: Sequence[Claim], until: float) -> Sending:
         try:
@@ -128,8 +131,9 @@ class Firing:
         """
         while self._unrecorded:
             published, until = self._unrecorded[0]
+            marking, self._marking = self._marking, ()
             try:
-                self._write(published)
+                self._write(published, marking or self._mark(published))
             except DatabaseAway:
                 raise
             except Exception:
@@ -138,12 +142,16 @@ class Firing:
                 logger.exception("%d published claims cannot be recorded", len(published.confirmed))
             self._unrecorded.popleft()
 
-    def _write(self, published: Published) -> None:
+    def _mark(self, published: Published) -> Sequence[Answer]:
         leased, forgotten = self._by_kind(published.confirmed)
-        if forgotten:
-            self._store.mark_dispatched(forgotten)
-        if leased:
-            self._store.mark_published([(sent.claim, sent.queued_seconds) for sent in leased])
+        return [
+            self._store.mark_dispatched(forgotten),
+            self._store.mark_published([(sent.claim, sent.queued_seconds) for sent in leased]),
+        ]
+
+    def _write(self, published: Published, marking: Sequence[Answer]) -> None:
+        for answer in marking:
+            answer()
         if published.declined:
             self._cancel(published.declined)
         self._give_back(published.failed)

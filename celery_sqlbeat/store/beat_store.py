@@ -7,7 +7,7 @@ from operator import itemgetter
 from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
 from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan, Quarantine
 from celery_sqlbeat.store.database import Conflict, Database
-from celery_sqlbeat.store.protocol import FIRST_ID, Claimed, Plans
+from celery_sqlbeat.store.protocol import FIRST_ID, Answer, Claimed, Plans
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Session
 from celery_sqlbeat.store.wake import Wake
@@ -50,18 +50,21 @@ class SqlBeatStore:
             # An operator set NextRunTime back to a slot that was run before: it becomes a further attempt of that slot.
             return self._database.write(lambda session: work(session, renumbered=True), settle)
 
-    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> set[str]:
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
         rows = [(c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in published]
-        return {row[0] for row in self._database.fetch("mark_published", sorted(rows, key=_by_run))} if rows else set()
+        if not rows:
+            return set
+        answer = self._database.ask("mark_published", sorted(rows, key=_by_run))
+        return lambda: {row[0] for row in answer()}
 
-    def mark_dispatched(self, claims: Iterable[Claim]) -> set[str]:
+    def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
         return self._release_claims(claims, Ending(DISPATCHED))
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
-        return self._release_claims(claims, given_back(reason, seconds))
+        return self._release_claims(claims, given_back(reason, seconds))()
 
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
-        return self._release_claims(claims, Ending(CANCELLED, reason))
+        return self._release_claims(claims, Ending(CANCELLED, reason))()
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
         scope = {"namespace": self._namespace, "grace_seconds": grace_seconds, "batch_size": batch_size}
@@ -73,7 +76,7 @@ class SqlBeatStore:
 
     def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
         releases = [Release(lease.job_id, lease.run_id, lease.claim_id, lease.fence, end) for lease, end in endings]
-        return release(self._database, self._namespace, releases, only_ended=True, grace_seconds=grace_seconds)
+        return release(self._database, self._namespace, releases, only_ended=True, grace_seconds=grace_seconds)()
 
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
@@ -146,7 +149,7 @@ class SqlBeatStore:
             session.fetch("reopen_runs", again, beat=self._beat)
         return won
 
-    def _release_claims(self, claims: Iterable[Claim], ending: Ending) -> set[str]:
+    def _release_claims(self, claims: Iterable[Claim], ending: Ending) -> Answer:
         releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c in claims]
         return release(self._database, self._namespace, releases, only_unstarted=True)
 

@@ -7,7 +7,8 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar, cast
 
 import tenacity
 
@@ -15,7 +16,7 @@ from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
 from celery_sqlbeat.store.lender import Lender
-from celery_sqlbeat.store.session import Dialect, Row, Rows, Session
+from celery_sqlbeat.store.session import AskedSession, Dialect, Row, Rows, Session
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -63,6 +64,32 @@ class Database:
             return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False, settle=settle)
         return self.write(lambda session: session.fetch(name, rows, **scalars), settle)
 
+    def ask(
+        self, name: str, rows: Rows | None = None, settle: Work[list[Row] | None] | None = None, /, **scalars: Any
+    ) -> Callable[[], list[Row]]:
+        """Send one block and go on; what is returned is called once, for the answer, and behaves as `fetch`.
+
+        Where the database cannot answer later, the block runs then.
+        """
+        if not self.dialect.answers_later or self._breaker.seconds_to_wait() > 0:
+            return lambda: self.fetch(name, rows, settle, **scalars)
+        try:
+            session = cast(AskedSession, self._lender.borrow())
+        except self.dialect.errors:
+            return lambda: self.fetch(name, rows, settle, **scalars)
+        try:
+            given = session.ask(name, rows, **scalars)
+        except self.dialect.errors as error:
+            given = partial(_raise, error)
+        except BaseException:
+            self._lender.discard(session)
+            raise
+
+        def begun() -> list[Row]:
+            return self._once(lambda _: given(), transaction=False, session=session)
+
+        return lambda: self._run(lambda again: again.fetch(name, rows, **scalars), False, settle, begun)
+
     def does_at_once(self, name: str) -> bool:
         """Whether this database has one block for what others do in several."""
         return name in self.dialect.at_once
@@ -87,12 +114,18 @@ class Database:
         """Close the idle connections."""
         self._lender.close()
 
-    def _run(self, work: Work[T], transaction: bool, settle: Work[T | None] | None = None) -> T:
-        wait = self._breaker.seconds_to_wait()
-        if wait > 0:
+    def _run(
+        self,
+        work: Work[T],
+        transaction: bool,
+        settle: Work[T | None] | None = None,
+        begun: Callable[[], T] | None = None,
+    ) -> T:
+        """`begun`: the first try, where it is under way already."""
+        if begun is None and self._breaker.seconds_to_wait() > 0:
             raise DatabaseAway(self._why)
         try:
-            result = self._once(work, transaction)
+            result = self._once(work, transaction) if begun is None else begun()
         except Failure as failure:
             result = self._again(failure, work, transaction, settle)
         self._breaker.succeeded()
@@ -131,11 +164,10 @@ class Database:
         except Failure as failure:
             raise self._error(failure) from failure.cause
 
-    def _once(self, work: Work[T], transaction: bool) -> T:
+    def _once(self, work: Work[T], transaction: bool, session: Session | None = None) -> T:
         committing = not transaction  # a single statement commits as it runs
-        session: Session | None = None
         try:
-            session = self._lender.borrow()
+            session = session or self._lender.borrow()
             if transaction:
                 session.begin()
             result = work(session)
@@ -182,3 +214,7 @@ class Database:
             return StoreError(text)
         kind = DatabaseAway if failure.fault in AWAY else DatabaseBusy
         return kind(told)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

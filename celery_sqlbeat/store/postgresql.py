@@ -1,12 +1,13 @@
 """PostgreSQL through psycopg 3. Batches travel as arrays; a session has its own time-outs and plans by index."""
 
+import contextlib
 import logging
 import re
 import selectors
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import psycopg
@@ -35,25 +36,39 @@ class _Patient(psycopg.Connection[Row]):
     """A connection that gives up a server which takes no notice of its own statement_timeout: it stands still."""
 
     patience = 10.0  # seconds; the dialect sets it
+    only_sends = False
+    """Set for a statement that is to be sent, and whose answer somebody waits for later."""
+    _asked: Generator[Any, Any, Any] | None = None
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
         """As psycopg waits, but not for ever. What the session then is in is unknown; it is not used again."""
-        end = time.monotonic() + self.patience
         try:
-            events = next(gen)
-            with selectors.DefaultSelector() as selector:
-                selector.register(self.pgconn.socket, events)
-                while True:
-                    ready = selector.select(max(0.0, end - time.monotonic()))
-                    if not ready and time.monotonic() >= end:
-                        self.pgconn.finish()
-                        raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
-                    if ready:
-                        wanted = gen.send(ready[0][1])
-                        if wanted != events:
-                            selector.modify(self.pgconn.socket, events := wanted)
+            return self._drive(gen, next(gen))
         except StopIteration as done:
             return done.value
+
+    def wait_for_answer(self) -> None:
+        """Wait for that of the statement that was only sent."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            with contextlib.suppress(StopIteration):
+                self._drive(asked, selectors.EVENT_READ)
+
+    def _drive(self, gen: Generator[Any, Any, Any], events: int) -> None:
+        """Go on until its StopIteration, or until there is only an answer left to wait for."""
+        end = time.monotonic() + self.patience
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.pgconn.socket, events)
+            while not (self.only_sends and events == selectors.EVENT_READ):
+                ready = selector.select(max(0.0, end - time.monotonic()))
+                if not ready and time.monotonic() >= end:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                if ready:
+                    wanted = gen.send(ready[0][1])
+                    if wanted != events:
+                        selector.modify(self.pgconn.socket, events := wanted)
+        self._asked = gen
 
 
 class _EdgeLoader(TimestamptzLoader):
@@ -87,10 +102,31 @@ class PostgresqlSession:
             self._connection.execute("ROLLBACK")
 
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
+        return self._found(name, self._execute(name, rows, scalars))
+
+    def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
+        connection = self._connection
+        if not isinstance(connection, _Patient):
+            return partial(self.fetch, name, rows, **scalars)
+        connection.only_sends = True
+        try:
+            cursor = self._execute(name, rows, scalars)
+        finally:
+            connection.only_sends = False
+
+        def answer() -> list[Row]:
+            connection.wait_for_answer()
+            return self._found(name, cursor)
+
+        return answer
+
+    def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
         block = self._blocks[name]
         if rows is not None:
             scalars.update(_arrays(block, rows))
-        cursor = self._connection.execute(_prepared(block, self._clock), scalars)
+        return self._connection.execute(_prepared(block, self._clock), scalars)
+
+    def _found(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
         if cursor.pgresult is None or not cursor.pgresult.nfields:  # the description would be made anew for each asking
             return []
         try:
@@ -123,6 +159,7 @@ class Postgresql:
     name = "postgresql"
     errors = (psycopg.Error,)
     single_statements_commit = True
+    answers_later = True
     sessions_survive_fork = True
     at_once = AT_ONCE
 

@@ -9,15 +9,15 @@ from functools import cache
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.store.statements import Block, load
 
-START, FINISH = "start_at_once", "finish_at_once"
-AT_ONCE = frozenset({START, FINISH})
+START, FINISH, RELEASE = "start_at_once", "finish_at_once", "release_at_once"
+AT_ONCE = frozenset({START, FINISH, RELEASE})
 
 
 @cache
 def with_chains() -> Mapping[str, Block]:
     """All blocks for PostgreSQL, with those that are made of several."""
     blocks = load("postgresql")
-    return {**blocks, START: _start(blocks), FINISH: _finish(blocks)}
+    return {**blocks, START: _start(blocks), **_finish(blocks)}
 
 
 def _start(blocks: Mapping[str, Block]) -> Block:
@@ -35,10 +35,11 @@ def _start(blocks: Mapping[str, Block]) -> Block:
     return Block(START, text, jobs.columns, jobs.types, jobs.instants)
 
 
-def _finish(blocks: Mapping[str, Block]) -> Block:
+def _finish(blocks: Mapping[str, Block]) -> dict[str, Block]:
     """release_jobs, then close_runs, then bump_changes where a job became due at an instant that nobody foresaw.
 
-    Its rows are those of close_runs without `released`, and the job before them.
+    Its rows are those of close_runs without `released`, and the job before them. A beat is told of the jobs that it
+    has freed as well: an overlapping run that has begun goes on by itself.
     """
     jobs, runs, bump = blocks["release_jobs"], blocks["close_runs"], blocks["bump_changes"]
     kinds = dict(zip((*jobs.columns, *runs.columns), (*jobs.types, *runs.types), strict=True))
@@ -48,14 +49,21 @@ def _finish(blocks: Mapping[str, Block]) -> Block:
         for name in runs.columns
     )
     is_unforeseen = "EXISTS (SELECT 1 FROM released WHERE Unforeseen = 1)"
-    text = f"""
+    begin = f"""
         WITH given ({", ".join(columns)}) AS (:rows),
         released AS ({_fed(jobs)}),
         bumped AS ({_replaced(bump.text, "VALUES (:namespace, 1)", f"SELECT :namespace, 1 WHERE {is_unforeseen}")}),
-        {_table(runs)} AS (SELECT {of_runs} FROM given AS g)
-        {_body(runs)}
-    """  # noqa: S608 - made of our own blocks
-    return Block(FINISH, text, columns, tuple(kinds[name] for name in columns), ())
+        {_table(runs)} AS (SELECT {of_runs} FROM given AS g)"""  # noqa: S608 - made of our own blocks
+    texts = {
+        FINISH: f"{begin} {_body(runs)}",
+        RELEASE: f"""{begin},
+        closed AS ({_body(runs)})
+        SELECT RunId FROM closed
+        UNION ALL
+        SELECT Id FROM released""",  # noqa: S608
+    }
+    types = tuple(kinds[name] for name in columns)
+    return {name: Block(name, text, columns, types, ()) for name, text in texts.items()}
 
 
 def _names(block: Block, prefix: str = "") -> str:

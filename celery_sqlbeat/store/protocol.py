@@ -34,6 +34,8 @@ from celery_sqlbeat.model import (
 from celery_sqlbeat.store.wake import Wake
 
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
+Answer = Callable[[], set[str]]
+"""Waits for what a statement that is under way has done: the ids of the runs concerned. Called once."""
 CodePlans = Callable[[datetime, Sequence[CodeRow]], CodeChanges]
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -79,14 +81,14 @@ class BeatStore(Protocol):
     def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
         """Claim a batch of due jobs; `plan` says, between reading and writing, what becomes of each row."""
 
-    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> set[str]:
-        """Record what the broker confirmed, with the seconds that each may stay queued.
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
+        """Begin to record what the broker confirmed, with the seconds that each may stay queued.
 
-        Returns the run ids marked; the others were started or lost meanwhile, and neither is moved backwards.
+        Those that the answer lacks were started or lost meanwhile, and neither is moved backwards.
         """
 
-    def mark_dispatched(self, claims: Iterable[Claim]) -> set[str]:
-        """Record slots that were fired and forgotten: their jobs go on at once."""
+    def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
+        """Begin to record slots that were fired and forgotten: their jobs go on at once."""
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
         """Give back what was not published for certain, unless a worker has started it meanwhile.

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from celery_sqlbeat.lifecycle import LONGEST_REASON, Ending, by_way_of
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.protocol import Answer
 from celery_sqlbeat.store.session import Row, Rows, Session
 
 _LONGEST_ERROR = 2000  # characters; it begins with its type and what happened, and may go on with data
@@ -29,18 +30,20 @@ def release(
     only_unstarted: bool = False,
     only_ended: bool = False,
     grace_seconds: float = 0.0,
-) -> set[str]:
-    """End runs and free their jobs; returns the run ids for which it was so. For the others the claim is lost."""
+) -> Answer:
+    """End runs and free their jobs; answers the run ids for which it was so. For the others the claim is lost."""
     if not releases:
-        return set()
+        return set
     ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
+    is_guarded = only_unstarted or only_ended
     guard = {
         "only_unstarted": int(only_unstarted),
         "only_ended": int(only_ended),
         "grace_seconds": grace_seconds,
     }
-    if database.does_at_once("finish_at_once") and not (only_unstarted or only_ended):
-        return _finish_at_once(database, namespace, ordered, guard)
+    name = "release_at_once" if is_guarded else "finish_at_once"
+    if database.does_at_once(name):
+        return _at_once(database, name, namespace, ordered, guard)
     job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
@@ -48,7 +51,7 @@ def release(
         free = {row[0] for row in released}
         run_rows = [(one.run_id, one.claim_id, one.fence, one.job_id in free, *_end_of(one.ending)) for one in ordered]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
-        if only_unstarted or only_ended:
+        if is_guarded:
             # An overlapping run that has begun goes on by itself, but its job is free.
             closed |= {one.run_id for one in ordered if one.job_id in free}
         if any(unforeseen for _, unforeseen in released):
@@ -58,19 +61,25 @@ def release(
     def settle(session: Session) -> set[str] | None:
         return {row[0] for row in session.fetch("read_endings", _endings(ordered))} or None
 
-    return database.write(work, settle)
+    return lambda: database.write(work, settle)
 
 
-def _finish_at_once(
-    database: Database, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
-) -> set[str]:
+def _at_once(
+    database: Database, name: str, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
+) -> Answer:
     """The same as one statement."""
     rows = [(one.job_id, one.run_id, one.claim_id, one.fence, *_end_of(one.ending)) for one in ordered]
 
     def settle(session: Session) -> list[Row] | None:
         return session.fetch("read_endings", _endings(ordered)) or None
 
-    return {row[0] for row in database.fetch("finish_at_once", rows, settle, namespace=namespace, **guard)}
+    answer = database.ask(name, rows, settle, namespace=namespace, **guard)
+
+    def done() -> set[str]:
+        found = {row[0] for row in answer()}
+        return {one.run_id for one in ordered if one.run_id in found or one.job_id in found}
+
+    return done
 
 
 def _endings(ordered: Sequence[Release]) -> Rows:

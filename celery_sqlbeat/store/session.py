@@ -39,6 +39,13 @@ class Session(Protocol):
         """Close the connection; never raises."""
 
 
+class AskedSession(Session, Protocol):
+    """A session of a database that answers later."""
+
+    def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
+        """Send a named block and go on; what is returned waits for what it gives, before anything else is asked."""
+
+
 class Dialect(Protocol):
     """One kind of database at one address."""
 
@@ -53,6 +60,10 @@ class Dialect(Protocol):
     @property
     def single_statements_commit(self) -> bool:
         """Whether a single statement needs no transaction around it."""
+
+    @property
+    def answers_later(self) -> bool:
+        """Whether its sessions can be asked, and waited for later."""
 
     @property
     def sessions_survive_fork(self) -> bool:

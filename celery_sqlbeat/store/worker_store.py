@@ -64,7 +64,7 @@ class SqlWorkerStore:
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run, ending in outcomes]
-        return {one.run_id for one in releases} - release(self._database, self._namespace, releases)
+        return {one.run_id for one in releases} - release(self._database, self._namespace, releases)()
 
 
 def _begun(found: Sequence[Row], rows: Sequence[StartRequest]) -> dict[str, StartedRun]:

@@ -65,7 +65,7 @@ def claim_all(name: str) -> list[StartRequest]:
     meeting.barrier.wait(PATIENCE_SECONDS)
     found: list[StartRequest] = []
     while claims := beat.claim(planner, BATCH, 15.0).claims:
-        assert beat.mark_published([(claim, 120.0) for claim in claims]) == {claim.run_id for claim in claims}
+        assert beat.mark_published([(claim, 120.0) for claim in claims])() == {claim.run_id for claim in claims}
         found += [StartRequest(claim.run_id, claim.claim_id, claim.fence, "", 0) for claim in claims]
     store.close()
     return found

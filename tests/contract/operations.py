@@ -125,8 +125,8 @@ ANY: dict[str, Operation] = {
     "unlock": lambda case, me: me.by_hand("UPDATE Jobs SET LockedBy = NULL WHERE Id = %s", case.job.job_id),
 }
 CLAIMED: dict[str, Operation] = {
-    "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)]),
-    "mark_dispatched": lambda case, me: me.beat.mark_dispatched([_claimed(case)]),
+    "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)])(),
+    "mark_dispatched": lambda case, me: me.beat.mark_dispatched([_claimed(case)])(),
     "give_back": lambda case, me: me.beat.give_back([_claimed(case)], "no broker"),
     "start": start,
     "start_and_finish": start_and_finish,
@@ -204,7 +204,7 @@ def retry_due(world: World) -> Case:
 
 def dispatched(world: World) -> Case:
     case = claimed(world)
-    world.beat.mark_dispatched([_claimed(case)])
+    world.beat.mark_dispatched([_claimed(case)])()
     world.later(61)
     return case
 

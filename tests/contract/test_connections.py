@@ -41,7 +41,7 @@ class Cut:
     def __init__(self, inner: Dialect) -> None:
         self._inner = cast(Any, inner)
         self.name, self.errors = inner.name, inner.errors
-        self.single_statements_commit = inner.single_statements_commit
+        self.single_statements_commit, self.answers_later = inner.single_statements_commit, inner.answers_later
         self.at_once, self.sessions_survive_fork = inner.at_once, inner.sessions_survive_fork
         self.is_spent, self.classify, self.explain = inner.is_spent, inner.classify, inner.explain
         self.armed: str | None = None
@@ -75,6 +75,12 @@ class CutSession:
         if self._in_transaction or name.startswith("read"):
             return self._inner.fetch(name, rows, **scalars)
         return self._cut(lambda: self._inner.fetch(name, rows, **scalars))
+
+    def ask(self, name: str, rows: Any = None, /, **scalars: Any) -> Callable[[], Any]:
+        if self._dialect.armed == "before it happened":
+            return lambda: self._cut(lambda: None)
+        answer = self._inner.ask(name, rows, **scalars)
+        return lambda: self._cut(answer)
 
     def commit(self) -> None:
         self._cut(self._inner.commit)
@@ -148,7 +154,7 @@ def test_a_commit_without_an_answer_is_settled_for_every_step_of_a_fire(world: W
     assert world.job(name)["fence"] == claim.fence == 1
 
     dialect.armed = when
-    assert beat.mark_published([(claim, 120.0)]) == {claim.run_id}
+    assert beat.mark_published([(claim, 120.0)])() == {claim.run_id}
 
     dialect.armed = when
     run = worker.start([world.request(claim)])[claim.run_id]
@@ -173,7 +179,7 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
     beat = store.for_beat("beat-1")
     (claim,) = world.claim(beat).claims
     dialect.armed = when
-    done = beat.give_back([claim], "no broker") if step == "give_back" else beat.mark_dispatched([claim])
+    done = beat.give_back([claim], "no broker") if step == "give_back" else beat.mark_dispatched([claim])()
     assert done == {claim.run_id}
     assert world.states(name) == ["scheduled" if step == "give_back" else "dispatched"]
     assert world.job(name)["fence"] == 2
@@ -194,6 +200,71 @@ def test_a_locked_row_ends_the_call_in_time(world: World, place: Place) -> None:
     holder.rollback()
     assert store.for_worker("worker-1").finish([(run, after_success())]) == set()
     holder.close()
+    store.close()
+
+
+on_postgresql = pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what the server does by itself."""
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def asking(world: World) -> list[int]:
+    """The backends that are at the end of a run."""
+    of_ours = "query LIKE 'WITH given%' AND state = 'active' AND datname = current_database()"
+    return [row["pid"] for row in world.sql(f"SELECT pid FROM pg_stat_activity WHERE {of_ours}")]
+
+
+@on_postgresql
+def test_a_mark_is_made_before_anybody_waits_for_its_answer(world: World) -> None:
+    name = world.add()
+    (claim,) = world.claim().claims
+    answer = world.beat.mark_dispatched([claim])
+    until(lambda: world.states(name) == ["dispatched"])
+    assert world.claim().claims == []  # by another session
+    assert answer() == {claim.run_id}
+    assert world.job(name)["fence"] == 2
+
+
+@on_postgresql
+def test_a_mark_whose_session_is_cut_while_it_waits_for_a_row_is_made_again(world: World, place: Place) -> None:
+    name = world.add()
+    (claim,) = world.claim().claims
+    holder = cast(Any, place.dialect()).connect()
+    holder.begin()
+    write_by_hand(holder, "UPDATE Jobs SET Version = Version WHERE JobName = ?", name)
+    answer = world.beat.mark_dispatched([claim])
+    until(lambda: bool(asking(world)))
+    for backend in asking(world):
+        cut(world, backend)
+    until(lambda: not asking(world))
+    holder.rollback()
+    holder.close()
+    assert answer() == {claim.run_id}
+    assert (world.states(name), world.job(name)["fence"]) == (["dispatched"], 2)
+
+
+@on_postgresql
+def test_a_mark_that_waits_for_a_row_for_too_long_is_given_up_in_time(world: World, place: Place) -> None:
+    name = world.add()
+    (claim,) = world.claim().claims
+    holder = cast(Any, place.dialect()).connect()
+    holder.begin()
+    write_by_hand(holder, "UPDATE Jobs SET Version = Version WHERE JobName = ?", name)
+    store = impatient(place, world)
+    began = time.monotonic()
+    answer = store.for_beat("beat-1").mark_dispatched([claim])
+    with pytest.raises(DatabaseBusy):
+        answer()
+    assert time.monotonic() - began < LONGEST
+    holder.rollback()
+    holder.close()
+    assert store.for_beat("beat-1").mark_dispatched([claim])() == {claim.run_id}
     store.close()
 
 

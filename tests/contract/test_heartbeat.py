@@ -16,7 +16,7 @@ def overlapping(world: World) -> StartedRun:
     """A running run of a job whose runs may overlap."""
     world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     run = world.start(claim)
     assert run is not None
     return run
@@ -173,7 +173,7 @@ def test_a_row_that_somebody_keeps_locked_is_neither_lost_nor_in_the_way_of_the_
         world.add(**columns)
         claim = world.claim_one()
         if columns:
-            world.beat.mark_dispatched([claim])
+            world.beat.mark_dispatched([claim])()
         run = world.start(claim)
         assert run is not None
         runs.append(run)

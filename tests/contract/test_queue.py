@@ -28,7 +28,7 @@ def test_what_was_published_waits_for_its_start_until_a_deadline(world: World) -
     claim = world.claim_one()
     assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=DISPATCH)
     world.later(2)
-    assert world.beat.mark_published([(claim, 300)]) == {claim.run_id}
+    assert world.beat.mark_published([(claim, 300)])() == {claim.run_id}
     assert world.instant(name, "publishedat") == world.now
     assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=300)
     assert world.job(name)["lockedby"] == "beat-1"
@@ -59,7 +59,7 @@ def test_marking_changes_nothing_once_the_claim_is_lost(world: World) -> None:
 
 def test_marking_nothing_marks_nothing(world: World) -> None:
     assert world.publish() == set()
-    assert world.beat.mark_dispatched([]) == set()
+    assert world.beat.mark_dispatched([])() == set()
     assert world.beat.give_back([], "nothing") == set()
     assert world.beat.extend_queued([]) == set()
     assert world.beat.reclaim([]) == set()
@@ -76,10 +76,10 @@ def test_every_write_of_a_beat_needs_run_claim_and_fence_each(
     forged = claim._replace(**wrong)
     before = world.job(name), world.runs(name)
     assert world.publish(forged) == set()
-    assert world.beat.mark_dispatched([forged]) == set()
+    assert world.beat.mark_dispatched([forged])() == set()
     assert world.beat.give_back([forged], "no broker") == set()
     assert (world.job(name), world.runs(name)) == before
-    world.beat.mark_published([(claim, LEASE)])
+    world.beat.mark_published([(claim, LEASE)])()
     world.later(LEASE)
     lease = ended_one(world)._replace(**wrong)
     before = world.job(name), world.runs(name)
@@ -142,7 +142,7 @@ def test_an_overlapping_slot_given_back_comes_again_once(world: World) -> None:
     world.beat.give_back([claim], "the broker is away")
     again = world.claim_one()
     assert again.run_id == claim.run_id
-    world.beat.mark_dispatched([again])
+    world.beat.mark_dispatched([again])()
     world.later(30)
     assert world.claim().claims == []
     assert world.states(name) == ["dispatched"]
@@ -155,7 +155,7 @@ def test_a_dispatched_slot_lets_its_job_go_on_at_once(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
     world.later(2)
-    assert world.beat.mark_dispatched([claim]) == {claim.run_id}
+    assert world.beat.mark_dispatched([claim])() == {claim.run_id}
     job, (row,) = world.job(name), world.runs(name)
     assert (job["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     assert world.instant(name, "lastruntime") == world.now
@@ -177,7 +177,7 @@ def test_a_slot_that_began_is_not_dispatched(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
     run = world.start(claim)
-    assert world.beat.mark_dispatched([claim]) == set()
+    assert world.beat.mark_dispatched([claim])() == set()
     assert world.states(name) == ["running"]
     assert run is not None and world.finish(run)
 
@@ -188,7 +188,7 @@ def test_dispatching_after_the_claim_was_lost_changes_nothing(world: World) -> N
     world.later(DISPATCH)
     world.sweep()
     before = world.job(name), world.runs(name)
-    assert world.beat.mark_dispatched([claim]) == set()
+    assert world.beat.mark_dispatched([claim])() == set()
     assert (world.job(name), world.runs(name)) == before
 
 
@@ -196,7 +196,7 @@ def test_an_overlapping_run_that_began_goes_on_when_its_job_is_dispatched(world:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
     run = world.start(claim)
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     assert world.states(name) == ["running"]
     assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     assert run is not None and world.finish(run)
@@ -256,10 +256,10 @@ def test_an_overlapping_run_and_its_jobs_lock_may_end_together(world: World) -> 
     assert world.states(name) == ["retry"]
     again = world.claim_one()
     assert (again.slot.scheduled_for, again.slot.attempt, again.slot.lost_leases) == (run.scheduled_for, 2, 1)
-    world.beat.mark_dispatched([again])
+    world.beat.mark_dispatched([again])()
     following = world.claim_one()
     assert (following.slot.scheduled_for, following.slot.attempt) == (run.scheduled_for + 4 * MINUTE, 1)
-    world.beat.mark_dispatched([following])
+    world.beat.mark_dispatched([following])()
     assert world.claim().claims == []
 
 
@@ -273,7 +273,7 @@ def test_an_overlapping_run_may_be_lost_before_the_lock_of_its_job_ends(world: W
     assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     again = world.claim_one()
     assert (again.slot.scheduled_for, again.slot.attempt) == (run.scheduled_for, 2)
-    world.beat.mark_dispatched([again])
+    world.beat.mark_dispatched([again])()
     world.later(30)
     assert world.claim().claims == []
 
@@ -480,7 +480,7 @@ def test_no_more_leases_are_read_than_asked_for(world: World) -> None:
         world.add(**columns)
     claims = world.claim().claims
     world.worker.start([world.request(claim) for claim in claims])
-    world.beat.mark_dispatched([claim for claim in claims if not claim.exclusive])
+    world.beat.mark_dispatched([claim for claim in claims if not claim.exclusive])()
     world.later(LEASE)
     assert [len(world.beat.ended(count)) for count in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
 
@@ -488,7 +488,7 @@ def test_no_more_leases_are_read_than_asked_for(world: World) -> None:
 def test_an_overlapping_run_that_was_lost_comes_again_through_the_outbox(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     run = world.start(claim)
     assert run is not None
     world.later(LEASE / 2)
@@ -502,7 +502,7 @@ def test_an_overlapping_run_that_was_lost_comes_again_through_the_outbox(world: 
     assert (row["state"], as_instant(row["dueat"])) == ("retry", world.now)
     assert not world.finish(run)
     claims = {claim.slot.scheduled_for: claim for claim in world.claim().claims}
-    world.beat.mark_dispatched(claims.values())
+    world.beat.mark_dispatched(claims.values())()
     claims |= {claim.slot.scheduled_for: claim for claim in world.claim().claims}
     again = claims[NOON]
     assert (again.slot.attempt, again.slot.lost_leases) == (2, 1)
@@ -577,7 +577,7 @@ def test_beat_wakes_for_a_claim_that_may_not_get_published(world: World) -> None
 def test_beat_wakes_for_a_queued_slot_and_for_a_lease(world: World) -> None:
     world.add(Schedule="once 2027-03-01T12:00:00Z")
     claim = world.claim_one()
-    world.beat.mark_published([(claim, 40)])
+    world.beat.mark_published([(claim, 40)])()
     assert wake(world) == NOON + 40 * SECOND
     world.later(10)
     world.start(claim)
@@ -596,7 +596,7 @@ def test_beat_wakes_for_the_planned_slot_of_a_running_job(world: World) -> None:
 def test_beat_wakes_for_the_lease_of_an_overlapping_run(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     world.start(claim)
     world.change(name, Enabled=0)
     found = world.beat.next_wake()
@@ -619,12 +619,12 @@ def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
     for _ in range(2):
         world.add(Schedule=once, Policies=OVERLAP)
     claims = world.claim().claims
-    world.beat.mark_dispatched(claims)
+    world.beat.mark_dispatched(claims)()
     world.worker.start([world.request(claim) for claim in claims])  # two leases of runs, at 120 s
     world.add(Schedule="every 100s")
     world.running()  # planned at 100 s
     world.add(Schedule=once)
-    world.beat.mark_published([(world.claim_one(), 80)])  # queued until 80 s
+    world.beat.mark_published([(world.claim_one(), 80)])()  # queued until 80 s
     world.add()
     world.finish(world.running(), Ending("retry", "failed", 50.0, 1))  # a retry at 50 s
     world.add(NextRunTime=NOON + 30 * SECOND)

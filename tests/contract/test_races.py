@@ -55,6 +55,7 @@ class Staged:
     """A dialect of signalling sessions; all its statements are in transactions."""
 
     single_statements_commit = False
+    answers_later = False
 
     def __init__(self, inner: Any, begins: Callable[[], None], commits: Callable[[], None]) -> None:
         self._inner, self._begins, self._commits = inner, begins, commits
@@ -112,10 +113,10 @@ class Race:
         return lambda store: store.for_beat("beat-1").give_back([claim], "no answer from the broker")
 
     def mark(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)])
+        return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)])()
 
     def dispatch(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").mark_dispatched([claim])
+        return lambda store: store.for_beat("beat-1").mark_dispatched([claim])()
 
     def claim(self, beat: str = "beat-2") -> Callable[[Store], list[Claim]]:
         return lambda store: store.for_beat(beat).claim(self.world.planner, 500, DISPATCH).claims
@@ -252,7 +253,7 @@ def test_a_heartbeat_and_a_takeover(race: Race, order: int, columns: dict[str, A
     name = race.world.add(**columns)
     claim = race.world.claim_one()
     if columns:
-        race.world.beat.mark_dispatched([claim])
+        race.world.beat.mark_dispatched([claim])()
     run = race.world.start(claim)
     assert run is not None
     race.world.later(LEASE)
@@ -276,7 +277,7 @@ def test_an_outcome_and_a_takeover(race: Race, order: int, columns: dict[str, An
     name = race.world.add(**columns)
     claim = race.world.claim_one()
     if columns:
-        race.world.beat.mark_dispatched([claim])
+        race.world.beat.mark_dispatched([claim])()
     run = race.world.start(claim)
     assert run is not None
     race.world.later(LEASE)
@@ -330,7 +331,7 @@ def test_two_beats_republish_one_message(race: Race) -> None:
 def test_a_late_start_and_the_claim_of_the_next_slot(race: Race, order: int) -> None:
     name = race.world.add()
     early = race.world.claim_one()
-    race.world.beat.mark_dispatched([early])
+    race.world.beat.mark_dispatched([early])()
     race.world.later(60)
     if order == 1:
         run, claims = race.run(race.start(early), race.claim())

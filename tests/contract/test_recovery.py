@@ -93,7 +93,7 @@ def test_a_message_that_was_queued_is_sent_again_under_the_new_fence(world: Worl
 def test_a_message_that_was_dispatched_still_runs_since_nobody_would_send_it_again(world: World) -> None:
     world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     epoch = world.store.recover()
     run = world.start(claim)
     assert run is not None and run.fence > epoch * STEP

@@ -204,7 +204,7 @@ def test_a_dispatched_run_starts_late_under_a_higher_fence_and_an_exclusive_leas
     """A worker got the extension after the slot was fired and forgotten."""
     name = world.add()
     claim = world.claim_one()
-    assert world.beat.mark_dispatched([claim]) == {claim.run_id}
+    assert world.beat.mark_dispatched([claim])() == {claim.run_id}
     run = world.start(claim)
     assert run is not None and run.fence > claim.fence
     assert world.job(name)["lockedby"] == "worker-1"
@@ -218,7 +218,7 @@ def test_a_dispatched_run_starts_late_under_a_higher_fence_and_an_exclusive_leas
 def test_a_dispatched_run_does_not_start_while_another_run_holds_the_job(world: World) -> None:
     name = world.add()
     early = world.claim_one()
-    world.beat.mark_dispatched([early])
+    world.beat.mark_dispatched([early])()
     world.later(60)
     claim = world.claim_one()
     assert world.start(early) is None
@@ -234,7 +234,7 @@ def test_a_dispatched_run_does_not_start_while_another_run_holds_the_job(world: 
 def test_a_dispatched_run_starts_late_only_once(world: World) -> None:
     world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     request = world.request(claim)
     first = world.worker.start([request])
     run = first[claim.run_id]
@@ -247,7 +247,7 @@ def test_a_dispatched_run_starts_late_only_once(world: World) -> None:
 def test_a_late_start_needs_run_claim_and_fence_each(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     right, before = world.request(claim), world.job(name)
     assert world.worker.start([right._replace(claim_id=world.ids.one())]) == {}
     assert world.worker.start([right._replace(fence=claim.fence + 1)]) == {}
@@ -260,7 +260,7 @@ def test_a_late_start_may_be_retried_by_celery(world: World) -> None:
     """The retry's message carries the headers of the first one, so the fence of before the late start."""
     world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     run = world.start(claim)
     again = world.start(claim, celery_retries=1)
     assert run is not None and again is not None and again.fence == run.fence
@@ -269,7 +269,7 @@ def test_a_late_start_may_be_retried_by_celery(world: World) -> None:
 def test_a_late_start_leaves_the_schedule_alone(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     following = world.instant(name, "nextruntime")
     world.later(3)
     run = world.start(claim)
@@ -281,7 +281,7 @@ def test_a_late_start_keeps_out_of_a_job_that_was_unlocked_by_hand(world: World)
     """The run left behind there is still to be taken up, so the row must not forget it."""
     name = world.add(NextRunTime=NOON)
     early = world.claim_one()
-    world.beat.mark_dispatched([early])
+    world.beat.mark_dispatched([early])()
     world.later(60)
     run = world.running()
     world.change(name, LockedBy=None)
@@ -294,7 +294,7 @@ def test_overlapping_runs_start_without_touching_their_job(world: World) -> None
     claims = []
     for _ in range(3):
         claims.append(world.claim_one())
-        world.beat.mark_dispatched(claims[-1:])
+        world.beat.mark_dispatched(claims[-1:])()
         world.later(60)
     before = world.job(name)
     runs = [world.start(claim) for claim in claims]
@@ -308,14 +308,14 @@ def test_an_overlapping_run_starts_once(world: World) -> None:
     claim = world.claim_one()
     assert world.start(claim) is not None
     assert world.start(claim) is None
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     assert world.start(claim) is None
 
 
 def test_an_overlapping_run_that_ended_may_not_start(world: World) -> None:
     world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     run = world.start(claim)
     assert run is not None and world.finish(run, after_lost_lease(0, 5))
     assert world.start(claim) is None
@@ -325,7 +325,7 @@ def test_an_overlapping_run_that_ended_may_not_start(world: World) -> None:
 def test_an_overlapping_run_that_was_un_started_runs_again_under_the_same_attempt(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
+    world.beat.mark_dispatched([claim])()
     run = world.start(claim)
     assert run is not None and world.finish(run, given_back("shutdown"))
     again = world.claim_one()

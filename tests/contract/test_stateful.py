@@ -229,7 +229,7 @@ class Walk(RuleBasedStateMachine):
         run, tenure = self.known[claim.run_id], self.tenures.get(claim.job_name)
         mine = tenure is not None and tenure.key == key_of(claim) and run.started_with is None
         with self.answer(mine):
-            marked = self.beats[beat].mark_published([(claim, claim.lease_seconds)])
+            marked = self.beats[beat].mark_published([(claim, claim.lease_seconds)])()
         assert marked == ({claim.run_id} if mine else set())
         if mine and tenure is not None:
             tenure.published, tenure.until = True, self.world.now + timedelta(seconds=claim.lease_seconds)
@@ -243,7 +243,7 @@ class Walk(RuleBasedStateMachine):
         run, mine = self.known[claim.run_id], self.claim_is_held(claim)
         with self.answer(mine):
             store = self.beats[beat]
-            done = store.mark_dispatched([claim]) if ending == "dispatched" else store.give_back([claim], "no broker")
+            done = store.mark_dispatched([claim])() if ending == "dispatched" else store.give_back([claim], "no broker")
         assert done == ({claim.run_id} if mine else set())
         if mine:
             del self.tenures[claim.job_name]
@@ -509,8 +509,8 @@ class Walk(RuleBasedStateMachine):
             for kind in ("success", "failed", "un-started"):
                 assert worker.finish([(run, ending_of(run, kind)) for run in runs]) == {run.run_id for run in runs}
             assert worker.start(requests) == {}
-            assert beat.mark_published([(claim, 9999) for claim in claims]) == set()
-            assert beat.mark_dispatched(claims) == set()
+            assert beat.mark_published([(claim, 9999) for claim in claims])() == set()
+            assert beat.mark_dispatched(claims)() == set()
             assert beat.give_back(claims, "no broker") == set()
             for ending in (given_back("late"), Ending("dispatched"), after_lost_lease(0, 5)):
                 assert beat.reclaim([(lease, ending) for lease in leases]) == set()

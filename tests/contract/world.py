@@ -123,7 +123,7 @@ class World:
 
     def publish(self, *claims: Claim) -> set[str]:
         """Record that the broker has these messages."""
-        return self.beat.mark_published([(claim, claim.lease_seconds) for claim in claims])
+        return self.beat.mark_published([(claim, claim.lease_seconds) for claim in claims])()
 
     def request(self, claim: Claim, celery_retries: int = 0) -> StartRequest:
         """The question of a worker that took the claim's message."""

@@ -502,7 +502,7 @@ def test_what_was_fired_and_forgotten_is_recorded_all_the_same(make_workers: Mak
         claims = shop.claim()
         shop.publish(*(claims[name] for name in (good, bad, again)))
         shop.publish(claims[unleased], mark=False)
-        assert shop.store.for_beat("beat of the test").mark_dispatched([claims[unleased]])
+        assert shop.store.for_beat("beat of the test").mark_dispatched([claims[unleased]])()
         assert shop.states(good) == shop.states(unleased) == ["dispatched"]
         next_slots = {name: shop.job(name).next_run_time for name in claims}
         assert all(at > shop.now() for at in next_slots.values())

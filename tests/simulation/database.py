@@ -120,6 +120,7 @@ class _Ready:
     name = "sqlite"
     errors = (sqlite3.Error,)
     single_statements_commit = False
+    answers_later = False
     sessions_survive_fork = True
     at_once: frozenset[str] = frozenset()
 
@@ -136,6 +137,7 @@ class Link:
     name = "sqlite"
     errors = (sqlite3.Error,)
     single_statements_commit = False
+    answers_later = False
     sessions_survive_fork = True
     at_once: frozenset[str] = frozenset()
 

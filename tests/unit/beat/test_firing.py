@@ -10,7 +10,7 @@ from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.publishing import Published, Sending, Sent
 from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.model import Claim, Plan
-from celery_sqlbeat.store.protocol import Claimed
+from celery_sqlbeat.store.protocol import Answer, Claimed
 from tests.process.brokers import claim
 
 NOTHING = Plan([], [], [], [], [])
@@ -32,6 +32,7 @@ class House:
         self.refuses: str | None = None
         self.raises: Exception | None = None
         self.sent: list[Claim] = []
+        self.marked_after: list[int] = []  # messages, by each mark that was begun
         self.has_workers = False
         me: Any = self
         self.firing = Firing(me, me, me, me, me, 500, 15.0, lambda: self.time)
@@ -71,13 +72,20 @@ class House:
         if self.raises is not None:
             raise self.raises
 
-    def mark_dispatched(self, claims: list[Claim]) -> None:
-        self._answer()
-        self.dispatched += claims
+    def _marking(self, marks: list[Claim], claims: list[Claim]) -> Answer:
+        def answer() -> set[str]:
+            self._answer()
+            marks.extend(claims)
+            return {each.run_id for each in claims}
 
-    def mark_published(self, published: list[tuple[Claim, float]]) -> None:
-        self._answer()
-        self.published += [each for each, _ in published]
+        self.marked_after.append(len(self.sent))
+        return answer
+
+    def mark_dispatched(self, claims: list[Claim]) -> Answer:
+        return self._marking(self.dispatched, claims)
+
+    def mark_published(self, published: list[tuple[Claim, float]]) -> Answer:
+        return self._marking(self.published, [each for each, _ in published])
 
     def cancel(self, claims: list[Claim], reason: str) -> set[str]:
         self.cancelled += claims
@@ -192,6 +200,28 @@ def test_a_batch_is_recorded_while_the_broker_confirms_the_next_one() -> None:
     assert (house.sent, house.dispatched) == ([one, another], [one])
     house.firing.finish()
     assert house.dispatched == [one, another]
+
+
+def test_a_batch_is_being_recorded_while_the_next_one_is_sent() -> None:
+    house = House(claim())
+    house.firing.fire()
+    house.waiting = [claim()]
+    house.firing.fire()
+    assert (len(house.sent), set(house.marked_after)) == (2, {1})
+
+
+def test_marks_whose_answer_failed_are_begun_again_and_those_that_succeeded_are_not() -> None:
+    house = House(one := claim())
+    house.firing.fire()
+    house.raises = DatabaseAway("away")
+    with pytest.raises(DatabaseAway):
+        house.firing.finish()
+    begun = len(house.marked_after)
+    house.raises = None
+    house.firing.record()
+    assert len(house.marked_after) == 2 * begun and house.dispatched == [one]
+    house.firing.record()
+    assert len(house.marked_after) == 2 * begun
 
 
 def test_two_batches_wait_for_the_database_where_it_went_away_between_them() -> None:
