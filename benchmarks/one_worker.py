@@ -137,17 +137,17 @@ class Watch:
         worker._process_task, worker.pool.apply_async = admitted, handed_over
 
 
-_names: dict[str, str] = {}
+_names: dict[str | bytes, str] = {}
 
 
-def kind_of(text: str) -> str:
+def kind_of(text: str | bytes) -> str:
     """The name of the block that a statement is."""
     if not _names:
-        from celery_sqlbeat.store.postgresql import CLOCK, _prepared
+        from celery_sqlbeat.store.postgresql import CLOCK, _statement
         from celery_sqlbeat.store.postgresql_chains import with_chains
 
-        _names.update({_prepared(block, CLOCK): name for name, block in with_chains().items()})
-    return _names.get(text, text[:40])
+        _names.update({_statement(block, CLOCK).text: name for name, block in with_chains().items()})
+    return _names.get(text, str(text[:40]))
 
 
 def main(wish: Wish) -> Work:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.abc import Buffer
@@ -57,7 +57,7 @@ class _Patient(psycopg.Connection[Row]):
     def _drive(self, gen: Generator[Any, Any, Any], events: int) -> None:
         """Go on until its StopIteration, or until there is only an answer left to wait for."""
         end = time.monotonic() + self.patience
-        with selectors.DefaultSelector() as selector:
+        with _selector() as selector:
             selector.register(self.pgconn.socket, events)
             while not (self.only_sends and events == selectors.EVENT_READ):
                 ready = selector.select(max(0.0, end - time.monotonic()))
@@ -69,6 +69,12 @@ class _Patient(psycopg.Connection[Row]):
                     if wanted != events:
                         selector.modify(self.pgconn.socket, events := wanted)
         self._asked = gen
+
+
+def _selector() -> selectors.BaseSelector:
+    """The usual one. But epoll is four calls that each wait for Python's lock, beside a busy thread for long."""
+    usual = selectors.DefaultSelector
+    return selectors.PollSelector() if usual is getattr(selectors, "EpollSelector", None) else usual()
 
 
 class _EdgeLoader(TimestamptzLoader):
@@ -124,7 +130,8 @@ class PostgresqlSession:
         block = self._blocks[name]
         if rows is not None:
             scalars.update(_arrays(block, rows))
-        return self._connection.execute(_prepared(block, self._clock), scalars)
+        text, names = _statement(block, self._clock)
+        return self._connection.execute(text, [scalars[name] for name in names])
 
     def _found(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
         if cursor.pgresult is None or not cursor.pgresult.nfields:  # the description would be made anew for each asking
@@ -189,6 +196,7 @@ class Postgresql:
                 **self._url.libpq(),
             },
             autocommit=True,
+            cursor_factory=psycopg.RawCursor,
         )
         if isinstance(connection, _Patient):
             connection.patience = self._timeout + 1.0  # by then the server should have cancelled the statement
@@ -197,7 +205,7 @@ class Postgresql:
             settings = _settings(milliseconds)
             # One statement for all, so that a new connection costs one round trip.
             connection.execute(
-                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
+                "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)",
                 [list(settings), list(settings.values())],
             )
         except BaseException:
@@ -236,14 +244,23 @@ def _settings(milliseconds: int) -> dict[str, str]:
     }
 
 
+class _Statement(NamedTuple):
+    """A block as the server knows it: the driver need not read it, and has no limit to what it remembers."""
+
+    text: bytes
+    names: tuple[str, ...]
+    """Of the values for `$1`, `$2` and so on."""
+
+
 @lru_cache(maxsize=1024)  # the blocks, times the clocks of tests
-def _prepared(block: Block, clock: str) -> str:
-    # Without comments and indentation: of texts up to 4,096 characters the driver remembers what it made of them.
-    text = " ".join(_COMMENT.sub("", block.text).split()).replace("%", "%%")
+def _statement(block: Block, clock: str) -> _Statement:
+    text = " ".join(_COMMENT.sub("", block.text).split())
     if block.columns:
         arrays = ", ".join(f":{name}__rows::{kind}[]" for name, kind in zip(block.columns, block.types, strict=True))
         text = text.replace(":rows", f"SELECT * FROM unnest({arrays})")  # noqa: S608 - names from our own files
-    return _PARAMETER.sub(r"%(\1)s", text).replace(CLOCK, clock)
+    names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+    return _Statement(numbered.replace(CLOCK, clock).encode(), names)
 
 
 def _arrays(block: Block, rows: Rows) -> dict[str, str]:

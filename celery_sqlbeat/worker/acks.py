@@ -10,6 +10,8 @@ from typing import Any
 
 from kombu.transport.virtual import QoS
 
+from celery_sqlbeat.worker.one_client import OneClient
+
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.01
@@ -41,7 +43,7 @@ class Acks:
         if is_closing:
             self.flush()
         if self._view is not None:
-            self._view.add = None
+            self._view.leave()
             self._view = None
 
     def flush(self) -> None:
@@ -78,9 +80,15 @@ class _View:
         self.channel = channel
         self.add: Callable[[Any], None] | None = add
         """None once its connection has ended."""
+        self._client = OneClient(channel)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.channel, name)
+
+    def leave(self) -> None:
+        """The connection ends."""
+        self.add = None
+        self._client.leave()
 
     def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
         """Acknowledge it in a moment. Its place in the prefetch is free at once."""

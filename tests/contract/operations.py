@@ -120,9 +120,9 @@ ANY: dict[str, Operation] = {
     "delete": lambda case, me: me.admin.delete(JOB),
     "add_slot": lambda case, me: me.admin.add_slot(me.run_id, case.job.job_id),
     "set NextRunTime": lambda case, me: me.by_hand(
-        "UPDATE Jobs SET NextRunTime = %s WHERE Id = %s", NOON - timedelta(seconds=7), case.job.job_id
+        "UPDATE Jobs SET NextRunTime = $1 WHERE Id = $2", NOON - timedelta(seconds=7), case.job.job_id
     ),
-    "unlock": lambda case, me: me.by_hand("UPDATE Jobs SET LockedBy = NULL WHERE Id = %s", case.job.job_id),
+    "unlock": lambda case, me: me.by_hand("UPDATE Jobs SET LockedBy = NULL WHERE Id = $1", case.job.job_id),
 }
 CLAIMED: dict[str, Operation] = {
     "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)])(),

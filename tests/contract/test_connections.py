@@ -1,6 +1,8 @@
 """Connections that are slow, cut, refused or inherited: calls end in time, and no step is lost or done twice."""
 
+import itertools
 import os
+import re
 import secrets
 import socket
 import sqlite3
@@ -123,8 +125,10 @@ def cut(world: World, backend: int) -> None:
 
 def write_by_hand(session: Any, text: str, *values: Any) -> None:
     """Run a statement on a session's own connection; `?` stands for a value."""
-    mark = "%s" if name_of(session) == "postgresql" else "?"
-    session._connection.execute(text.replace("?", mark), values)
+    if name_of(session) == "postgresql":
+        numbers = itertools.count(1)
+        text = re.sub(r"\?", lambda _: f"${next(numbers)}", text)
+    session._connection.execute(text, values)
 
 
 def in_a_child(check: Callable[[], object]) -> None:

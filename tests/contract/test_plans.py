@@ -147,13 +147,10 @@ def _plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any], mo
     """The plan of the very statement that the store runs, prepared as the driver prepares it."""
     found = load("postgresql")[block]
     values: dict[str, Any] = {**scalars, **(pg._arrays(found, batch(block)) if found.columns else {})}
-    text = pg._prepared(found, pg.CLOCK)
-    names = list(dict.fromkeys(name for name in values if f"%({name})s" in text))
-    for number, name in enumerate(names, 1):
-        text = text.replace(f"%({name})s", f"${number}")
+    text, names = pg._statement(found, pg.CLOCK)
     connection = cast(Any, session._connection)
     connection.execute(f"SET plan_cache_mode = {mode}")
-    connection.execute("PREPARE asked AS " + text.replace("%%", "%"))
+    connection.execute("PREPARE asked AS " + text.decode())
     from psycopg import sql
 
     given = sql.SQL(", ").join(sql.Literal(values[name]) for name in names)

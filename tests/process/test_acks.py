@@ -128,6 +128,33 @@ def test_what_a_lost_connection_did_not_take_goes_with_the_next(desk: Desk) -> N
     assert desk.unacknowledged() == 0
 
 
+def test_a_channel_with_messages_of_ours_makes_one_client(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    create = desk.channel._create_client
+
+    def counted(**options: Any) -> Any:
+        made.append(options)
+        return create(**options)
+
+    monkeypatch.setattr(desk.channel, "_create_client", counted)
+    [ours, last] = desk.messages(2)
+    desk.acks.gather(ours)
+    made.clear()
+    for message in desk.messages(5):
+        message.ack()
+    assert len(made) <= 1 and desk.unacknowledged() == 2
+    desk.acks.leave(is_closing=True)
+    made.clear()
+    for message in desk.messages(2):
+        message.ack()
+    assert len(made) >= 4, "then as ever: one for each message and each acknowledgement"
+    desk.acks.gather(last)
+    desk.channel._disconnect_pools()  # as at its end, when kombu may still have something to say
+    last.ack()
+    desk.acks.leave(is_closing=True)
+    assert desk.unacknowledged() == 1  # ours, that was not acknowledged
+
+
 def test_an_error_of_the_broker_ends_here(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

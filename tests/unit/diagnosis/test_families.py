@@ -287,5 +287,5 @@ def test_another_vendors_driver_is_an_error(url: str, named: str | None) -> None
 def test_a_driver_that_is_too_old_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_sqlbeat.diagnosis.database.metadata.version", lambda _: "3.0.18")
     found = only(database.of_driver(database_url("postgresql://host/db")))
-    assert "psycopg 3.0.18 is too old, it must be 3.1.13 or later" in found.says
+    assert "psycopg 3.0.18 is too old, it must be 3.2 or later" in found.says
     assert "celery-sqlbeat[postgresql]" in found.remedy
