@@ -69,9 +69,9 @@ class Database:
     ) -> Callable[[], list[Row]]:
         """Send one block and go on; what is returned is called once, for the answer, and behaves as `fetch`.
 
-        Where the database cannot answer later, the block runs then.
+        Where the database cannot answer later, or is taken for away, the block runs then.
         """
-        if not self.dialect.answers_later or self._breaker.seconds_to_wait() > 0:
+        if not self.dialect.answers_later or self._breaker.is_open:
             return lambda: self.fetch(name, rows, settle, **scalars)
         try:
             session = cast(AskedSession, self._lender.borrow())

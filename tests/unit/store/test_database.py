@@ -186,6 +186,23 @@ def test_an_answer_that_is_out_is_fetched_also_where_the_database_has_gone_away_
     assert answer() == [("work",)]
 
 
+def test_the_probe_of_a_database_that_is_away_is_the_answer_and_not_the_question() -> None:
+    clock = [0.0]
+    script = Script(connect=[Fault.LOST])
+    script.answers_later = True
+    breaker = Breaker(lambda: clock[0], lambda: 1.0)
+    breaker.failed()
+    breaker.failed()
+    clock[0] += 60
+    answer = Timed(script, breaker=breaker).database.ask("work")
+    assert script.log == []
+    with pytest.raises(DatabaseAway, match="what the driver said"):
+        answer()
+    clock[0] += 60
+    assert Timed(script, breaker=breaker).database.ask("work")() == [("work",)]
+    assert not breaker.is_open
+
+
 def test_an_error_of_our_own_in_a_question_leaves_no_session_behind() -> None:
     script = Script()
     script.answers_later = True
