@@ -12,7 +12,7 @@ from celery_sqlbeat.masking import odbc_pairs
 from celery_sqlbeat.store.tokens import NO_TOKEN
 from celery_sqlbeat.url import DatabaseUrl
 
-OLDEST = {"postgresql": ("psycopg", (3, 1, 13)), "mssql": ("pyodbc", (5, 1))}
+OLDEST = {"postgresql": ("psycopg", (3, 2)), "mssql": ("pyodbc", (5, 1))}
 _ODBC = re.compile(r"\{?(ODBC Driver (\d+) for SQL Server|.*msodbcsql.*)\}?", re.IGNORECASE)
 _OLDEST_ODBC = 17
 _SETTING = "sqlbeat_database_url"

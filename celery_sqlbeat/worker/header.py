@@ -63,4 +63,4 @@ def read(raw: Any, request: Mapping[str, Any]) -> Header | Copied | Malformed | 
 def is_copied(raw: Any, request: Mapping[str, Any]) -> bool:
     """Whether a header names another message than the one that brings it."""
     run = raw.get("run") if isinstance(raw, Mapping) else None
-    return is_id(run) and run != request.get("id")
+    return run != request.get("id") and is_id(run)

@@ -86,7 +86,7 @@ class Side:
             try:
                 self.at = self._arrived.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
-                (found,) = self._watch.execute("SELECT cardinality(pg_blocking_pids(%s))", [self._pid]).fetchall()
+                (found,) = self._watch.execute("SELECT cardinality(pg_blocking_pids($1))", [self._pid]).fetchall()
                 if found[0]:
                     self.at = BLOCKED
                     return

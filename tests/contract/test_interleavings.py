@@ -137,12 +137,12 @@ class Bench:
         (row,) = self._direct.execute(
             """
             SELECT json_build_object(
-                'jobs', (SELECT json_agg(to_jsonb(j)) FROM Jobs AS j WHERE Namespace = %(n)s),
+                'jobs', (SELECT json_agg(to_jsonb(j)) FROM Jobs AS j WHERE Namespace = $1),
                 'runs', (SELECT json_agg(to_jsonb(r) ORDER BY ScheduledFor, Kind, Attempt, SlotCount)
-                         FROM JobRuns AS r WHERE Namespace = %(n)s),
-                'changes', (SELECT Counter FROM Changes WHERE Namespace = %(n)s)
+                         FROM JobRuns AS r WHERE Namespace = $1),
+                'changes', (SELECT Counter FROM Changes WHERE Namespace = $1)
             )::text""",
-            {"n": self._namespace},
+            [self._namespace],
         ).fetchall()
         return self._normal(row[0]) if hasattr(self, "_known") else row[0]
 
@@ -151,7 +151,7 @@ class Bench:
             table: ", ".join(
                 row[0]
                 for row in self._direct.execute(
-                    "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+                    "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0"
                     " AND attgenerated = '' AND NOT attisdropped",
                     [table],
                 )

@@ -148,7 +148,8 @@ def sleep(self, seconds):
 
 celery_sqlbeat.setup(shop.app)
 celery_sqlbeat.setup(other)
-how = dict(pool="threads", perform_ping_check=False, shutdown_timeout=30)
+# Two event loops of one program are one, in which two workers block each other now and then, also without us.
+how = dict(pool="threads", use_eventloop=False, perform_ping_check=False, shutdown_timeout=30)
 with start_worker(shop.app, queues=[{one!r}], **how), start_worker(other, queues=[{two!r}], **how):
     print("ready", flush=True)
     input()
