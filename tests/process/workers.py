@@ -245,7 +245,8 @@ class WorkerShop(Shop):
     def control(self, command: str, **arguments: Any) -> None:
         """Send a command to all workers of this shop."""
         app = self.place.app(control_exchange=self.conf["control_exchange"])
-        app.control.broadcast(command, arguments=arguments)
+        with app.connection_for_write() as connection:  # kombu's pool may hold one that another test has spoilt
+            app.control.broadcast(command, arguments=arguments, connection=connection)
         app.close()
 
     def wait_for_answer(self) -> None:
@@ -254,7 +255,8 @@ class WorkerShop(Shop):
         A SIGQUIT that comes while Celery writes a task into the pipe of a child makes its pool wait for ever.
         """
         app = self.place.app(control_exchange=self.conf["control_exchange"])
-        assert app.control.ping(timeout=PATIENCE, limit=1), self.logs()
+        with app.connection_for_write() as connection:  # as above
+            assert app.control.ping(timeout=PATIENCE, limit=1, connection=connection), self.logs()
         app.close()
 
     # What is seen
