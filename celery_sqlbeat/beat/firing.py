@@ -34,8 +34,26 @@ class _InFlight(NamedTuple):
 class _Unrecorded(NamedTuple):
     """What the broker did with a batch, until the database knows it."""
 
-    published: Published
+    steps: deque[Callable[[], object]]
+    """What is not written yet. Each may be tried again by itself."""
+    confirmed: int
     until: float
+
+
+class _Mark:
+    """One statement about what the broker has; it may be under way before anybody waits for its answer."""
+
+    def __init__(self, make: Callable[[], Answer]) -> None:
+        self._make = make
+        self._answer: Answer | None = None
+
+    def begin(self) -> None:
+        self._answer = self._make()
+
+    def __call__(self) -> None:
+        """Wait for the answer. Where that is an error, the next call makes the mark again."""
+        answer, self._answer = self._answer or self._make(), None
+        answer()
 
 
 class Fired(NamedTuple):
@@ -73,7 +91,6 @@ class Firing:
         self._random = rnd
         self._in_flight: _InFlight | None = None
         self._unrecorded: deque[_Unrecorded] = deque()
-        self._marking: Sequence[Answer] = ()  # of the first of them, if that is under way
         self._refusals: dict[str, int] = {}
         self._unleased: set[str | None] = set()
 
@@ -112,9 +129,13 @@ class Firing:
             published = sending.settle()
         except Exception as error:
             published = _unpublished(claims, error)
-        self._unrecorded.append(_Unrecorded(published, until))
+        marks = self._marks(published)
+        self._unrecorded.append(
+            _Unrecorded(deque((*marks, lambda: self._write(published))), len(published.confirmed), until)
+        )
         if len(self._unrecorded) == 1:
-            self._marking = self._mark(published)
+            for mark in marks:
+                mark.begin()
 
     def _send(self, claims: Sequence[Claim], until: float) -> Sending:
         try:
@@ -130,28 +151,29 @@ class Firing:
         still better than to send them twice; where somebody has, the fence decides and nothing is written.
         """
         while self._unrecorded:
-            published, until = self._unrecorded[0]
-            marking, self._marking = self._marking, ()
-            try:
-                self._write(published, marking or self._mark(published))
-            except DatabaseAway:
-                raise
-            except Exception:
-                if self._clock() < until:
+            unrecorded = self._unrecorded[0]
+            while unrecorded.steps:
+                try:
+                    unrecorded.steps[0]()
+                except DatabaseAway:
                     raise
-                logger.exception("%d published claims cannot be recorded", len(published.confirmed))
+                except Exception:
+                    if self._clock() < unrecorded.until:
+                        raise
+                    logger.exception("of %d published claims some cannot be recorded", unrecorded.confirmed)
+                unrecorded.steps.popleft()
             self._unrecorded.popleft()
 
-    def _mark(self, published: Published) -> Sequence[Answer]:
+    def _marks(self, published: Published) -> Sequence[_Mark]:
         leased, forgotten = self._by_kind(published.confirmed)
-        return [
-            self._store.mark_dispatched(forgotten),
-            self._store.mark_published([(sent.claim, sent.queued_seconds) for sent in leased]),
-        ]
+        timed = [(sent.claim, sent.queued_seconds) for sent in leased]
+        return (
+            _Mark(lambda: self._store.mark_dispatched(forgotten)),
+            _Mark(lambda: self._store.mark_published(timed)),
+        )
 
-    def _write(self, published: Published, marking: Sequence[Answer]) -> None:
-        for answer in marking:
-            answer()
+    def _write(self, published: Published) -> None:
+        """What is to be written beside the marks."""
         if published.declined:
             self._cancel(published.declined)
         self._give_back(published.failed)

@@ -38,12 +38,12 @@ class _Patient(psycopg.Connection[Row]):
     patience = 10.0  # seconds; the dialect sets it
     only_sends = False
     """Set for a statement that is to be sent, and whose answer somebody waits for later."""
-    _asked: Generator[Any, Any, Any] | None = None
+    _asked: tuple[Generator[Any, Any, Any], float] | None = None
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
         """As psycopg waits, but not for ever. What the session then is in is unknown; it is not used again."""
         try:
-            return self._drive(gen, next(gen))
+            return self._drive(gen, next(gen), time.monotonic() + self.patience)
         except StopIteration as done:
             return done.value
 
@@ -51,12 +51,12 @@ class _Patient(psycopg.Connection[Row]):
         """Wait for that of the statement that was only sent."""
         asked, self._asked = self._asked, None
         if asked is not None:
+            gen, end = asked
             with contextlib.suppress(StopIteration):
-                self._drive(asked, selectors.EVENT_READ)
+                self._drive(gen, selectors.EVENT_READ, end)
 
-    def _drive(self, gen: Generator[Any, Any, Any], events: int) -> None:
+    def _drive(self, gen: Generator[Any, Any, Any], events: int, end: float) -> None:
         """Go on until its StopIteration, or until there is only an answer left to wait for."""
-        end = time.monotonic() + self.patience
         with _selector() as selector:
             selector.register(self.pgconn.socket, events)
             while not (self.only_sends and events == selectors.EVENT_READ):
@@ -68,7 +68,7 @@ class _Patient(psycopg.Connection[Row]):
                     wanted = gen.send(ready[0][1])
                     if wanted != events:
                         selector.modify(self.pgconn.socket, events := wanted)
-        self._asked = gen
+        self._asked = gen, end
 
 
 def _selector() -> selectors.BaseSelector:

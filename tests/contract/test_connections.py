@@ -131,6 +131,14 @@ def write_by_hand(session: Any, text: str, *values: Any) -> None:
     session._connection.execute(text, values)
 
 
+def holding(place: Place, name: str) -> Any:
+    """A session whose transaction holds the row of a job."""
+    holder = cast(Any, place.dialect()).connect()
+    holder.begin()
+    write_by_hand(holder, "UPDATE Jobs SET Version = Version WHERE JobName = ?", name)
+    return holder
+
+
 def in_a_child(check: Callable[[], object]) -> None:
     """Fork, run the check there, and fail here if it failed there."""
     pid = os.fork()
@@ -193,9 +201,7 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
 def test_a_locked_row_ends_the_call_in_time(world: World, place: Place) -> None:
     name = world.add()
     run = world.running()
-    holder = cast(Any, place.dialect()).connect()
-    holder.begin()
-    holder._connection.execute(f"UPDATE Jobs SET Version = Version WHERE JobName = '{name}'")
+    holder = holding(place, name)
     store = impatient(place, world)
     began = time.monotonic()
     with pytest.raises(DatabaseBusy):
@@ -239,9 +245,7 @@ def test_a_mark_is_made_before_anybody_waits_for_its_answer(world: World) -> Non
 def test_a_mark_whose_session_is_cut_while_it_waits_for_a_row_is_made_again(world: World, place: Place) -> None:
     name = world.add()
     (claim,) = world.claim().claims
-    holder = cast(Any, place.dialect()).connect()
-    holder.begin()
-    write_by_hand(holder, "UPDATE Jobs SET Version = Version WHERE JobName = ?", name)
+    holder = holding(place, name)
     answer = world.beat.mark_dispatched([claim])
     until(lambda: bool(asking(world)))
     for backend in asking(world):
@@ -257,9 +261,7 @@ def test_a_mark_whose_session_is_cut_while_it_waits_for_a_row_is_made_again(worl
 def test_a_mark_that_waits_for_a_row_for_too_long_is_given_up_in_time(world: World, place: Place) -> None:
     name = world.add()
     (claim,) = world.claim().claims
-    holder = cast(Any, place.dialect()).connect()
-    holder.begin()
-    write_by_hand(holder, "UPDATE Jobs SET Version = Version WHERE JobName = ?", name)
+    holder = holding(place, name)
     store = impatient(place, world)
     began = time.monotonic()
     answer = store.for_beat("beat-1").mark_dispatched([claim])

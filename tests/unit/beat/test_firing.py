@@ -33,6 +33,8 @@ class House:
         self.raises: Exception | None = None
         self.sent: list[Claim] = []
         self.marked_after: list[int] = []  # messages, by each mark that was begun
+        self.answers_out = 0  # of marks that nobody has waited for yet
+        self.takes_forgotten = True
         self.has_workers = False
         me: Any = self
         self.firing = Firing(me, me, me, me, me, 500, 15.0, lambda: self.time)
@@ -74,11 +76,15 @@ class House:
 
     def _marking(self, marks: list[Claim], claims: list[Claim]) -> Answer:
         def answer() -> set[str]:
+            self.answers_out -= bool(claims)
             self._answer()
+            if marks is self.dispatched and not self.takes_forgotten:
+                raise StoreError("permission denied")
             marks.extend(claims)
             return {each.run_id for each in claims}
 
         self.marked_after.append(len(self.sent))
+        self.answers_out += bool(claims)
         return answer
 
     def mark_dispatched(self, claims: list[Claim]) -> Answer:
@@ -210,7 +216,7 @@ def test_a_batch_is_being_recorded_while_the_next_one_is_sent() -> None:
     assert (len(house.sent), set(house.marked_after)) == (2, {1})
 
 
-def test_marks_whose_answer_failed_are_begun_again_and_those_that_succeeded_are_not() -> None:
+def test_a_mark_whose_answer_failed_is_made_again_and_one_that_succeeded_is_not() -> None:
     house = House(one := claim())
     house.firing.fire()
     house.raises = DatabaseAway("away")
@@ -219,9 +225,33 @@ def test_marks_whose_answer_failed_are_begun_again_and_those_that_succeeded_are_
     begun = len(house.marked_after)
     house.raises = None
     house.firing.record()
-    assert len(house.marked_after) == 2 * begun and house.dispatched == [one]
+    assert len(house.marked_after) == begun + 1 and house.dispatched == [one]
     house.firing.record()
-    assert len(house.marked_after) == 2 * begun
+    assert len(house.marked_after) == begun + 1
+
+
+@pytest.mark.parametrize("error", [DatabaseAway("away"), StoreError("permission denied")])
+def test_an_answer_that_is_out_is_waited_for_though_the_one_before_it_was_an_error(error: Exception) -> None:
+    house = House(leased := claim(), forgotten := claim()._replace(exclusive=False))
+    house.has_workers = True
+    house.firing.fire()
+    house.raises = error
+    with pytest.raises(type(error)):
+        house.firing.finish()
+    assert house.answers_out == 1
+    house.raises = None
+    house.firing.record()
+    assert house.answers_out == 0
+    assert (house.published, house.dispatched) == ([leased], [forgotten])
+
+
+def test_what_cannot_be_recorded_keeps_nothing_else_from_being_recorded() -> None:
+    house = House(leased := claim(), claim()._replace(exclusive=False))
+    house.has_workers = True
+    house.firing.fire()
+    house.time, house.takes_forgotten = 16.0, False
+    house.firing.finish()
+    assert (house.published, house.dispatched, house.answers_out) == ([leased], [], 0)
 
 
 def test_two_batches_wait_for_the_database_where_it_went_away_between_them() -> None:
