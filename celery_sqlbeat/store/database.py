@@ -17,6 +17,7 @@ from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
 from celery_sqlbeat.store.lender import Lender
 from celery_sqlbeat.store.session import AskedSession, Dialect, Row, Rows, Session
+from celery_sqlbeat.store.steps import Steps
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Database:
 
         Where the database cannot answer later, or is taken for away, the block runs then.
         """
-        if not self.dialect.answers_later or self._breaker.is_open:
+        if not self.answers_later or self._breaker.is_open:
             return lambda: self.fetch(name, rows, settle, **scalars)
         try:
             session = cast(AskedSession, self._lender.borrow())
@@ -85,10 +86,44 @@ class Database:
             self._lender.discard(session)
             raise
 
-        def begun() -> list[Row]:
-            return self._once(lambda _: given(), transaction=False, session=session)
+        return lambda: self._answered(session, given, lambda again: again.fetch(name, rows, **scalars), settle)
 
-        return lambda: self._run(lambda again: again.fetch(name, rows, **scalars), False, settle, begun)
+    def asking(
+        self, name: str, rows: Rows | None = None, settle: Work[list[Row] | None] | None = None, /, **scalars: Any
+    ) -> Steps[list[Row]]:
+        """As `fetch`, in steps."""
+        idle = self._lender.borrow_idle() if self.answers_later and not self._breaker.is_open else None
+        if idle is None:
+            yield None
+            return self.fetch(name, rows, settle, **scalars)
+        session = cast(AskedSession, idle)
+        try:
+            given = session.ask(name, rows, **scalars)
+            while not (yield session.file) and not session.is_answered():
+                pass
+        except self.dialect.errors as error:
+            given = partial(_raise, error)
+            yield None
+        except BaseException:
+            self._lender.discard(session)
+            raise
+        return self._answered(session, given, lambda again: again.fetch(name, rows, **scalars), settle)
+
+    def _answered(
+        self,
+        session: Session,
+        given: Callable[[], list[Row]],
+        again: Work[list[Row]],
+        settle: Work[list[Row] | None] | None,
+    ) -> list[Row]:
+        """What a block has given that was sent before. Where that is an error, as if it had been run now."""
+        begun = partial(self._once, lambda _: given(), False, session)
+        return self._run(again, False, settle, begun)
+
+    @property
+    def answers_later(self) -> bool:
+        """Whether whoever asks may do other things until the answer comes."""
+        return self.dialect.answers_later
 
     def does_at_once(self, name: str) -> bool:
         """Whether this database has one block for what others do in several."""

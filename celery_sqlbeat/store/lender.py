@@ -38,23 +38,30 @@ class Lender:
 
     def borrow(self) -> Session:
         """An idle session, or a new one."""
-        if os.getpid() != self._pid:
-            self._forget()
-        while True:
-            with self._lock:
-                if not self._idle:
-                    self._lent += 1
-                    break
-                session = self._idle.pop()
-                if not self._is_spent(session):
-                    self._lent += 1
-                    return session
-            session.close()
+        session = self.borrow_idle()
+        if session is not None:
+            return session
+        with self._lock:
+            self._lent += 1
         try:
             return self._connect()
         except BaseException:
             self._returned()
             raise
+
+    def borrow_idle(self) -> Session | None:
+        """An idle session, if there is one."""
+        if os.getpid() != self._pid:
+            self._forget()
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                session = self._idle.pop()
+                if not self._is_spent(session):
+                    self._lent += 1
+                    return session
+            session.close()
 
     def give_back(self, session: Session) -> None:
         """Take back a session that is in order."""

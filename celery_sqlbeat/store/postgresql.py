@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import psycopg
 from psycopg.abc import Buffer
@@ -38,7 +38,8 @@ class _Patient(psycopg.Connection[Row]):
     patience = 10.0  # seconds; the dialect sets it
     only_sends = False
     """Set for a statement that is to be sent, and whose answer somebody waits for later."""
-    _asked: tuple[Generator[Any, Any, Any], float] | None = None
+    _asked: tuple[Generator[Any, Any, Any], int, float] | None = None
+    """What goes on, what it waits for, and when it is given up."""
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
         """As psycopg waits, but not for ever. What the session then is in is unknown; it is not used again."""
@@ -51,9 +52,22 @@ class _Patient(psycopg.Connection[Row]):
         """Wait for that of the statement that was only sent."""
         asked, self._asked = self._asked, None
         if asked is not None:
-            gen, end = asked
             with contextlib.suppress(StopIteration):
-                self._drive(gen, selectors.EVENT_READ, end)
+                self._drive(*asked)
+
+    def is_answered(self) -> bool:
+        """Take what has come of the statement that was only sent. Whether that is all."""
+        if self._asked is None:
+            return True
+        gen, _, end = self._asked
+        try:
+            self._asked = gen, gen.send(selectors.EVENT_READ), end
+        except StopIteration:
+            self._asked = None
+            return True
+        if time.monotonic() >= end:
+            self._give_up()
+        return False
 
     def _drive(self, gen: Generator[Any, Any, Any], events: int, end: float) -> None:
         """Go on until its StopIteration, or until there is only an answer left to wait for."""
@@ -62,13 +76,16 @@ class _Patient(psycopg.Connection[Row]):
             while not (self.only_sends and events == selectors.EVENT_READ):
                 ready = selector.select(max(0.0, end - time.monotonic()))
                 if not ready and time.monotonic() >= end:
-                    self.pgconn.finish()
-                    raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                    self._give_up()
                 if ready:
                     wanted = gen.send(ready[0][1])
                     if wanted != events:
                         selector.modify(self.pgconn.socket, events := wanted)
-        self._asked = gen, end
+        self._asked = gen, events, end
+
+    def _give_up(self) -> NoReturn:
+        self.pgconn.finish()
+        raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
 
 
 def _selector() -> selectors.BaseSelector:
@@ -125,6 +142,13 @@ class PostgresqlSession:
             return self._found(name, cursor)
 
         return answer
+
+    def is_answered(self) -> bool:
+        return not isinstance(self._connection, _Patient) or self._connection.is_answered()
+
+    @property
+    def file(self) -> int:
+        return self._connection.pgconn.socket
 
     def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
         block = self._blocks[name]

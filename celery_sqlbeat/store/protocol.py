@@ -31,6 +31,7 @@ from celery_sqlbeat.model import (
     StartedRun,
     StartRequest,
 )
+from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.store.wake import Wake
 
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
@@ -168,11 +169,17 @@ class WorkerStore(Protocol):
         of one batch ask for the same run, the start id in the answer says which of them may begin.
         """
 
+    def starting(self, requests: Iterable[StartRequest]) -> Steps[dict[str, StartedRun]]:
+        """The same in steps."""
+
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         """Extend leases by so many seconds from now; waits for no row that somebody keeps locked."""
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""
+
+    def finishing(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> Steps[set[str]]:
+        """The same in steps."""
 
 
 class AdminStore(Protocol):

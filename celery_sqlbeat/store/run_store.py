@@ -1,6 +1,7 @@
 """Releases runs: the one place where a lease ends, whoever ends it. First the jobs' rows, then the runs'."""
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from celery_sqlbeat.lifecycle import LONGEST_REASON, Ending, by_way_of
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import Answer
 from celery_sqlbeat.store.session import Row, Rows, Session
+from celery_sqlbeat.store.steps import Steps
 
 _LONGEST_ERROR = 2000  # characters; it begins with its type and what happened, and may go on with data
 _LONGEST_TRACEBACK = 16000  # the other way round: its last lines say where it was raised
@@ -64,22 +66,38 @@ def release(
     return lambda: database.write(work, settle)
 
 
+def releasing(database: Database, namespace: str, releases: Sequence[Release]) -> Steps[set[str]]:
+    """The same in steps, whatever state the runs are in."""
+    if not database.does_at_once("finish_at_once"):
+        yield None
+        return release(database, namespace, releases)()
+    ordered = sorted(releases, key=itemgetter(1))
+    guard = {"only_unstarted": 0, "only_ended": 0, "grace_seconds": 0.0}
+    found = yield from database.asking(
+        "finish_at_once", _all_rows(ordered), partial(_settled, ordered), namespace=namespace, **guard
+    )
+    return _done(ordered, found)
+
+
 def _at_once(
     database: Database, name: str, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
 ) -> Answer:
     """The same as one statement."""
-    rows = [(one.job_id, one.run_id, one.claim_id, one.fence, *_end_of(one.ending)) for one in ordered]
+    answer = database.ask(name, _all_rows(ordered), partial(_settled, ordered), namespace=namespace, **guard)
+    return lambda: _done(ordered, answer())
 
-    def settle(session: Session) -> list[Row] | None:
-        return session.fetch("read_endings", _endings(ordered)) or None
 
-    answer = database.ask(name, rows, settle, namespace=namespace, **guard)
+def _all_rows(ordered: Sequence[Release]) -> Rows:
+    return [(one.job_id, one.run_id, one.claim_id, one.fence, *_end_of(one.ending)) for one in ordered]
 
-    def done() -> set[str]:
-        found = {row[0] for row in answer()}
-        return {one.run_id for one in ordered if one.run_id in found or one.job_id in found}
 
-    return done
+def _settled(ordered: Sequence[Release], session: Session) -> list[Row] | None:
+    return session.fetch("read_endings", _endings(ordered)) or None
+
+
+def _done(ordered: Sequence[Release], found: Sequence[Row]) -> set[str]:
+    ids = {row[0] for row in found}
+    return {one.run_id for one in ordered if one.run_id in ids or one.job_id in ids}
 
 
 def _endings(ordered: Sequence[Release]) -> Rows:

@@ -45,6 +45,13 @@ class AskedSession(Session, Protocol):
     def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
         """Send a named block and go on; what is returned waits for what it gives, before anything else is asked."""
 
+    def is_answered(self) -> bool:
+        """Take what has come of the answer, without waiting for more. Whether that is all."""
+
+    @property
+    def file(self) -> int:
+        """What can be read when something comes."""
+
 
 class Dialect(Protocol):
     """One kind of database at one address."""

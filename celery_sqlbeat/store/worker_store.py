@@ -7,8 +7,9 @@ from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import Extended
-from celery_sqlbeat.store.run_store import Release, release
+from celery_sqlbeat.store.run_store import Release, releasing
 from celery_sqlbeat.store.session import Row, Session
+from celery_sqlbeat.store.steps import Steps, run
 
 _BY_RETRIES = itemgetter(StartRequest._fields.index("celery_retries"))
 
@@ -22,26 +23,30 @@ class SqlWorkerStore:
         self._worker = worker
 
     def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
+        return run(self.starting(requests))
+
+    def starting(self, requests: Iterable[StartRequest]) -> Steps[dict[str, StartedRun]]:
         # Of two requests for one run the one with more of Celery's own retries counts.
         by_run = {one.run_id: one for one in sorted(requests, key=_BY_RETRIES)}
         rows = [by_run[run_id] for run_id in sorted(by_run)]
-        started = self._start(rows)
+        started = yield from self._start(rows)
         # Where the statement waited for a job whose beat was just marking the run dispatched, it knew only the state
         # before: what looks stale is looked at once more.
-        return started | self._start([row for row in rows if row.run_id not in started])
+        return started | (yield from self._start([row for row in rows if row.run_id not in started]))
 
-    def _start(self, rows: Sequence[StartRequest]) -> dict[str, StartedRun]:
+    def _start(self, rows: Sequence[StartRequest]) -> Steps[dict[str, StartedRun]]:
         if not rows:
             return {}
         scope = {"namespace": self._namespace, "worker": self._worker}
         if self._database.does_at_once("start_at_once"):
-            return _begun(self._database.fetch("start_at_once", rows, **scope), rows)
+            return _begun((yield from self._database.asking("start_at_once", rows, **scope)), rows)
 
         def work(session: Session) -> dict[str, StartedRun]:
             won = {row[0]: row[1:] for row in session.fetch("start_jobs", rows, **scope)}
             candidates = [(*row, *won.get(row.run_id, (None, None))) for row in rows]
             return _begun(session.fetch("start_runs", candidates, **scope), rows)
 
+        yield None
         return self._database.write(work)
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
@@ -63,8 +68,13 @@ class SqlWorkerStore:
         return {row[at] for row in missed}, busy
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
+        return run(self.finishing(outcomes))
+
+    def finishing(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> Steps[set[str]]:
         releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run, ending in outcomes]
-        return {one.run_id for one in releases} - release(self._database, self._namespace, releases)()
+        if not releases:
+            return set()
+        return {one.run_id for one in releases} - (yield from releasing(self._database, self._namespace, releases))
 
 
 def _begun(found: Sequence[Row], rows: Sequence[StartRequest]) -> dict[str, StartedRun]:

@@ -1,6 +1,7 @@
 """Runs a keeper: each of its three steps in a native thread of its own, asleep until there is something to do.
 
-So neither a slow start nor a statement that hangs delays a heartbeat or the stop of a task.
+So neither a slow start nor a statement that hangs delays a heartbeat or the stop of a task. The rounds of `serve` may
+be done by an event loop instead (serving.py).
 """
 
 import _thread
@@ -11,6 +12,7 @@ from typing import Any
 
 from celery_sqlbeat.worker.alarm import Alarm
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
+from celery_sqlbeat.worker.serving import Serving
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +33,19 @@ class Engine:
         self._start_new_thread = start_new_thread
         self._running = False
         self.keeper = make(self.wake)
+        self.serving = Serving(self.keeper.serving, self._alarms[SERVE])
 
     def wake(self, step: str) -> None:
         """Let a step begin its next round now."""
-        self._alarms[step].ring()
+        if step == SERVE:
+            self.serving.wake()
+        else:
+            self._alarms[step].ring()
 
     def start(self) -> None:
         """Start the threads. In the process that runs the keeper: they do not survive a fork."""
         self._running = True
-        steps = {SERVE: self.keeper.serve, BEAT: self.keeper.beat, WATCH: self.keeper.watch}
+        steps = {SERVE: self.serving, BEAT: self.keeper.beat, WATCH: self.keeper.watch}
         for name, step in steps.items():
             self._start_new_thread(self._run, (step, self._alarms[name]))
 
@@ -48,6 +54,7 @@ class Engine:
 
         Blocks the caller. Leases are extended and tasks are stopped until then.
         """
+        self.serving.leave()
         self.keeper.close()
         end = time.monotonic() + seconds
         while not self.keeper.is_idle and time.monotonic() < end:

@@ -73,11 +73,14 @@ class Extension:
         """The event loop starts, for the first time or again."""
         if self._parts is not None and isinstance(self._parts.loop, PipedLoop):
             self._parts.loop.join(hub)
+            if self._parts.pool.has_processes:
+                self.office.join(self._parts.loop)
 
     def disconnected(self, is_closing: bool) -> None:
         """The connection is lost, or the worker ends; before its pool is drained."""
         if self._parts is None:
             return
+        self.office.leave()
         self._parts.gate.leave(is_closing)
         self._parts.pool.slots.leave(is_closing)
         for execution in list(self._executions):
@@ -157,7 +160,7 @@ class Extension:
         gate = Gate(self.office, loop)
         pool = pool_for(worker, gate, self._process, loop)
         self._node = self._node._replace(broker_fingerprint=fingerprint(worker.app.connection_for_read()))
-        if pool.kills_at_end:
+        if pool.has_processes:
             keep_what_children_have(worker.pool, self._executions)
         worker.pool.stop = self._then(worker.pool.stop, self._drained)
         worker.pool.terminate = self._then(worker.pool.terminate, self._terminated)
@@ -183,7 +186,7 @@ class Extension:
             self._parts.loop.run()
 
     def _terminated(self) -> None:
-        if self._parts is not None and self._parts.pool.kills_at_end:
+        if self._parts is not None and self._parts.pool.has_processes:
             for execution in list(self._executions):
                 execution.end(End.STOPPED)
         self._drained()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from celery_sqlbeat.lifecycle import Ending, after_lost_lease, given_back
 from celery_sqlbeat.model import StartRequest
 from celery_sqlbeat.store.protocol import WorkerStore
+from celery_sqlbeat.store.steps import Steps, run
 from celery_sqlbeat.worker.heartbeats import Heartbeats, call
 from celery_sqlbeat.worker.holding import Guard, Holding, Phase, Stop
 from celery_sqlbeat.worker.holdings import Holdings
@@ -128,8 +129,12 @@ class Keeper:
 
     def serve(self) -> float:
         """Write one batch of outcomes and ask for one batch of starts; returns the seconds until the next round."""
+        return run(self.serving())
+
+    def serving(self) -> Steps[float]:
+        """The same in steps. One round ends before the next one begins."""
         self._serves_at = float("inf")  # whoever adds something from here on wakes the next round
-        wait = min(self._outcomes.step(), self._starts.step())
+        wait = min((yield from self._outcomes.steps()), (yield from self._starts.steps()))
         self._serves_at = self._holdings.clock() + wait
         return wait
 

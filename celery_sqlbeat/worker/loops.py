@@ -1,11 +1,13 @@
 """How the threads of the keeper have something done in the thread, or the green threads, that serve the broker."""
 
+import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.native import called
 
 Action = Callable[[], None]
@@ -38,6 +40,24 @@ class PlainLoop:
         _run(self._posted)
 
 
+class Ear:
+    """Hears when a file can be read, in kombu's event loop, until it is closed."""
+
+    def __init__(self, hub: Any, file: int, action: Action) -> None:
+        # By a number of its own: whoever has the file may close it meanwhile, and its number is given to another.
+        self._hub, self._file = hub, os.dup(file)
+        try:
+            hub.add_reader(self._file, action)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._hub.remove(self._file)
+        os.close(self._file)
+
+
 class PipedLoop:
     """An event loop that sleeps until something can be read: a byte in a pipe wakes it at once."""
 
@@ -46,6 +66,8 @@ class PipedLoop:
         self._is_rung = False
         self._reader, self._writer = socket.socketpair()
         self._writer_fd = self._writer.fileno()
+        self._hub: Any = None
+        self._thread_id = -1
 
     def post(self, action: Action) -> None:
         """Have this done by the loop's thread."""
@@ -63,8 +85,30 @@ class PipedLoop:
         """Listen in kombu's event loop; a loop that lost its connection has forgotten who listened."""
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._hub, self._thread_id = hub, native.thread_id()
         hub.add_reader(self._reader.fileno(), self._on_readable)
         self._ring()
+
+    def is_here(self) -> bool:
+        """Whether this is the thread of kombu's event loop."""
+        return native.thread_id() == self._thread_id
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Do this in so many seconds. In kombu's event loop."""
+        self._hub.call_later(seconds, action)
+
+    def listen_to(self, file: int, action: Action) -> Ear:
+        """Do this whenever the file can be read. In kombu's event loop."""
+        return Ear(self._hub, file, action)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What is posted in here is done right after it, without a ring. In kombu's event loop."""
+        self._is_rung = True
+        try:
+            yield
+        finally:
+            self.run()
 
     def listen(self, spawn: Callable[[Action], Any]) -> None:
         """Listen in a green thread."""

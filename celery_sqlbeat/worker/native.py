@@ -18,16 +18,13 @@ logger = logging.getLogger(__name__)
 lock: Callable[[], Any] = original("_thread", "allocate_lock")
 """Makes a lock that holds between native threads. Looked up once: each message gets one."""
 
+thread_id: Callable[[], int] = original("_thread", "get_ident")
+"""The id of the native thread that runs this, whatever its green threads are called."""
+
 
 def alarm() -> Alarm:
     """An alarm for a native thread."""
     return Alarm(original("_thread", "allocate_lock"))
-
-
-def thread_id() -> int:
-    """The id of the native thread that runs this, whatever its green threads are called."""
-    found: int = original("_thread", "get_ident")()
-    return found
 
 
 def is_patched() -> bool:

@@ -23,6 +23,7 @@ from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.keeper import BEAT, Keeper
+from celery_sqlbeat.worker.loops import PipedLoop
 from celery_sqlbeat.worker.outcomes import Then
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.timing import Timing
@@ -66,6 +67,7 @@ class Office:
         self._alarm = native.alarm()
         self._stores: list[Store] = []
         self._engine: Engine | None = None
+        self._loop: PipedLoop | None = None
         self._is_open = self._is_opening = False
         self._said: str | None = None
         self._pid = os.getpid()
@@ -141,6 +143,23 @@ class Office:
         """Say soon which queues this worker consumes now."""
         if self._engine is not None:
             self._engine.wake(BEAT)
+
+    def join(self, loop: PipedLoop) -> None:
+        """The event loop begins, and may talk to the database where nobody has to wait for that. In the loop."""
+        self._loop = loop
+        if self._engine is not None and self._stores[0].database.answers_later:
+            self._engine.serving.join(loop)
+
+    def _join_again(self) -> None:
+        """The database has answered for the first time; the loop may have ended since."""
+        if self._loop is not None:
+            self.join(self._loop)
+
+    def leave(self) -> None:
+        """The event loop ends. In the loop."""
+        self._loop = None
+        if self._engine is not None:
+            self._engine.serving.leave()
 
     def settle(self, seconds: float = _LONGEST_ENDING) -> None:
         """Wait until what has ended is written, but not longer."""
@@ -259,7 +278,10 @@ class Office:
                 return
             self._engine, self.store_id, self.keeper = engine, store_id, engine.keeper
             early, self._early = self._early, deque()
+            loop = self._loop
         engine.start()
+        if loop is not None:
+            loop.post(self._join_again)
         for one in early:
             self._ask(engine.keeper, one.header, one.request, one.answered, one.ahead)
 

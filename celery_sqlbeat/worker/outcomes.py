@@ -8,6 +8,7 @@ from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
+from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.worker.holding import Holding, Stop
 from celery_sqlbeat.worker.holdings import Holdings
 from celery_sqlbeat.worker.line import Line
@@ -37,7 +38,7 @@ class Outcome(Waiting):
 
 
 class Outcomes:
-    """The outcomes of one process. `add` comes from any thread, `step` from one."""
+    """The outcomes of one process. `add` comes from any thread, `steps` from one at a time."""
 
     def __init__(self, store: WorkerStore, holdings: Holdings) -> None:
         self._store = store
@@ -60,7 +61,7 @@ class Outcomes:
         """Whether everything is written, or known to be lost."""
         return not self._new and not self._waiting
 
-    def step(self) -> float:
+    def steps(self) -> Steps[float]:
         """Write what has gathered; returns the seconds until the next time."""
         now = self._holdings.clock()
         self._take_new(now)
@@ -71,10 +72,10 @@ class Outcomes:
             self._drop_superseded()
             endings = [one for one in self._waiting.values() if one.ending is not None]
             for batch in next_batches(endings, now, _run_of):
-                self._write(batch, self._finish)
+                yield from self._write(batch, self._finish)
             kept = [one for one in self._waiting.values() if one.ending is None and not self._is_beating(one, now)]
             for batch in next_batches(kept, now, _run_of):
-                self._write(batch, self._keep)
+                yield from self._write(batch, self._keep)
         return self._seconds_left()
 
     def _take_new(self, now: float) -> None:
@@ -105,9 +106,9 @@ class Outcomes:
             one.not_before = now + _WHILE_BEATING
         return one.holding.beating
 
-    def _write(self, batch: list[Outcome], write: Callable[[list[Outcome]], Extended]) -> None:
+    def _write(self, batch: list[Outcome], write: Callable[[list[Outcome]], Steps[Extended]]) -> Steps[None]:
         try:
-            lost, busy = write(batch)
+            lost, busy = yield from write(batch)
         except StoreError as error:
             alone = self._line.failed(batch, error)
             if alone is not None:
@@ -121,11 +122,12 @@ class Outcomes:
             else:
                 self._done(one, written=_run_of(one) not in lost)
 
-    def _finish(self, batch: list[Outcome]) -> Extended:
+    def _finish(self, batch: list[Outcome]) -> Steps[Extended]:
         rows: list[tuple[StartedRun, Ending]] = [(one.holding.run, one.ending) for one in batch if one.ending]
-        return Extended(self._store.finish(rows), set())
+        return Extended((yield from self._store.finishing(rows)), set())
 
-    def _keep(self, batch: list[Outcome]) -> Extended:
+    def _keep(self, batch: list[Outcome]) -> Steps[Extended]:
+        yield None
         return self._store.extend(
             [(one.holding.run, one.keep_seconds + one.holding.run.lease_seconds) for one in batch]
         )

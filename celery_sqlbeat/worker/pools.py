@@ -19,16 +19,16 @@ from celery_sqlbeat.worker.window import Window, watch_bodies
 class Pool:
     """One kind of pool."""
 
-    def __init__(self, slots: Slots, stop: Callable[[Execution], None], pool: Any, kills_at_end: bool) -> None:
+    def __init__(self, slots: Slots, stop: Callable[[Execution], None], pool: Any, has_processes: bool) -> None:
         self.slots = slots
         self.stop = stop
-        self.kills_at_end = kills_at_end
-        """Whether a cold end of the worker ends the tasks themselves, so that they are gone when it returns."""
+        self.has_processes = has_processes
+        """Whether tasks run in processes of their own: a cold end ends those, and no task holds up the event loop."""
         self._pool = pool
 
     def has_dropped(self, execution: Execution) -> bool:
         """Whether the pool has forgotten a task that no child has: it does so when the connection is lost."""
-        return self.kills_at_end and has_dropped(self._pool, execution)
+        return self.has_processes and has_dropped(self._pool, execution)
 
 
 def loop_for(worker: Any, consumer: Any) -> Loop:
@@ -48,7 +48,7 @@ def pool_for(worker: Any, gate: Gate, process: Process, loop: Loop) -> Pool:
     pool = worker.pool
     if type(pool).uses_semaphore:
         kind = LoopSlots if worker.use_eventloop else ThreadedSlots
-        return Pool(kind(gate, worker, process), ProcessStop(pool), pool, kills_at_end=True)
+        return Pool(kind(gate, worker, process), ProcessStop(pool), pool, has_processes=True)
     watch_bodies()
     if getattr(pool, "is_green", False):
         kill, current = _killer(pool), _getcurrent(pool)
@@ -64,7 +64,7 @@ def pool_for(worker: Any, gate: Gate, process: Process, loop: Loop) -> Pool:
     else:
         is_solo = type(pool).__module__.endswith(".solo")
         slots = InnerSlots(gate, pool, _at_once, solo_window if is_solo else thread_window, _at_once)
-    return Pool(slots, _stop_window, pool, kills_at_end=False)
+    return Pool(slots, _stop_window, pool, has_processes=False)
 
 
 def _stop_window(execution: Execution) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.protocol import WorkerStore
+from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.worker.answers import Answer, Away, Begun, Stale
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.holdings import Holdings
@@ -35,7 +36,7 @@ class Ask(Waiting):
 
 
 class Starts:
-    """The asks of one process. `ask`, `withdraw` and `close` come from any thread, `step` from one."""
+    """The asks of one process. `ask`, `withdraw` and `close` come from any thread, `steps` from one at a time."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Starts:
         """Whether the database was away when it was last asked: an answer may take long."""
         return self._line.is_away
 
-    def step(self) -> float:
+    def steps(self) -> Steps[float]:
         """Ask for what has gathered; returns the seconds until the next time."""
         now = self._holdings.clock()
         self._take_new(now)
@@ -100,7 +101,7 @@ class Starts:
             if gathers:
                 return gathers
             for batch in next_batches(self._waiting.values(), now, lambda one: one.request.run_id):
-                self._ask(batch)
+                yield from self._ask(batch)
         return self._seconds_left()
 
     def _take_new(self, now: float) -> None:
@@ -135,12 +136,12 @@ class Starts:
             ):
                 self._settle(one, None)
 
-    def _ask(self, batch: list[Ask]) -> None:
+    def _ask(self, batch: list[Ask]) -> Steps[None]:
         sent_at = self._holdings.clock()
         for one in batch:
             one.unsettled = True
         try:
-            started = self._store.start([one.request for one in batch])
+            started = yield from self._store.starting([one.request for one in batch])
         except StoreError as error:
             alone = self._line.failed(batch, error)
             if alone is not None:

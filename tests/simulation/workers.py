@@ -48,6 +48,7 @@ class _Noted:
     def __init__(self, worker: "Worker", store: WorkerStore) -> None:
         self._worker, self._store = worker, store
         self.start, self.finish = store.start, store.finish
+        self.starting, self.finishing = store.starting, store.finishing
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._worker.heartbeat_at = self._worker.hub.now

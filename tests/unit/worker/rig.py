@@ -14,6 +14,7 @@ from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
 from celery_sqlbeat.store.sqlite import Sqlite
 from celery_sqlbeat.store.sqlite_values import text_of
+from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.url import database_url
 from celery_sqlbeat.worker.answers import Answer, Begun
 from celery_sqlbeat.worker.holding import Holding
@@ -50,6 +51,10 @@ class Line:
         self._before("start", [one.run_id for one in rows])
         return self._after("start", self._store.start(rows))
 
+    def starting(self, requests: Iterable[StartRequest]) -> Steps[dict[str, StartedRun]]:
+        yield None
+        return self.start(requests)
+
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._before("extend", [run.run_id for run, _ in held])
         lost, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
@@ -59,6 +64,10 @@ class Line:
         rows = list(outcomes)
         self._before("finish", [run.run_id for run, _ in rows])
         return self._after("finish", self._store.finish(rows))
+
+    def finishing(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> Steps[set[str]]:
+        yield None
+        return self.finish(outcomes)
 
     def _before(self, kind: str, run_ids: Sequence[str]) -> None:
         assert run_ids and len(set(run_ids)) == len(run_ids), "a batch has each run once"

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.worker.alarm import Alarm
 from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
@@ -21,7 +22,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-class Steps:
+class Calls:
     """A keeper of which only the calls are noted."""
 
     def __init__(self) -> None:
@@ -32,7 +33,8 @@ class Steps:
         self.is_idle = True
         self.closed = False
 
-    def serve(self) -> float:
+    def serving(self) -> Steps[float]:
+        yield None
         self.calls[SERVE] += 1
         self.hold.wait(PATIENCE)
         if self.fails:
@@ -52,12 +54,12 @@ class Steps:
         self.closed = True
 
 
-def engine_of(steps: Steps) -> Engine:
+def engine_of(steps: Calls) -> Engine:
     return Engine(lambda wake: cast(Keeper, cast(Any, steps)))
 
 
 def test_each_step_runs_at_once_sleeps_and_is_woken() -> None:
-    steps = Steps()
+    steps = Calls()
     engine = engine_of(steps)
     engine.start()
     wait_for(lambda: steps.calls[SERVE] == 1 and steps.calls[BEAT] == 1)
@@ -70,7 +72,7 @@ def test_each_step_runs_at_once_sleeps_and_is_woken() -> None:
 
 
 def test_a_step_comes_again_when_it_said() -> None:
-    steps = Steps()
+    steps = Calls()
     engine = engine_of(steps)
     engine.start()
     wait_for(lambda: steps.calls[WATCH] >= 5)
@@ -78,7 +80,7 @@ def test_a_step_comes_again_when_it_said() -> None:
 
 
 def test_a_statement_that_hangs_delays_neither_heartbeats_nor_stops() -> None:
-    steps = Steps()
+    steps = Calls()
     steps.hold.clear()
     engine = engine_of(steps)
     engine.start()
@@ -91,7 +93,7 @@ def test_a_statement_that_hangs_delays_neither_heartbeats_nor_stops() -> None:
 
 
 def test_an_error_that_nobody_expected_is_logged_and_the_step_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    steps = Steps()
+    steps = Calls()
     steps.fails = True
     engine = engine_of(steps)
     engine.start()
@@ -102,7 +104,7 @@ def test_an_error_that_nobody_expected_is_logged_and_the_step_goes_on(caplog: py
 
 
 def test_stopping_waits_until_everything_is_written_but_not_for_ever() -> None:
-    steps = Steps()
+    steps = Calls()
     steps.is_idle = False
     engine = engine_of(steps)
     engine.start()
