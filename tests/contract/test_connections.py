@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import secrets
+import select
 import socket
 import sqlite3
 import threading
@@ -22,6 +23,7 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.opening import dialect_for
 from celery_sqlbeat.store.session import Dialect
+from celery_sqlbeat.store.steps import run
 from celery_sqlbeat.url import database_url
 from tests.contract.conftest import Place
 from tests.contract.world import World
@@ -83,6 +85,13 @@ class CutSession:
             return lambda: self._cut(lambda: None)
         answer = self._inner.ask(name, rows, **scalars)
         return lambda: self._cut(answer)
+
+    @property
+    def file(self) -> Any:
+        return self._inner.file
+
+    def is_answered(self) -> Any:
+        return self._inner.is_answered()
 
     def commit(self) -> None:
         self._cut(self._inner.commit)
@@ -271,6 +280,77 @@ def test_a_mark_that_waits_for_a_row_for_too_long_is_given_up_in_time(world: Wor
     holder.rollback()
     holder.close()
     assert store.for_beat("beat-1").mark_dispatched([claim])() == {claim.run_id}
+    store.close()
+
+
+def starting_in_steps(world: World) -> tuple[Any, Any]:
+    """A claim, and the start of its run in steps, by a session that has been used before."""
+    world.add("first")
+    world.running()
+    world.add("stepwise")
+    (claim,) = world.claim().claims
+    return claim, world.worker.starting([world.request(claim)])
+
+
+@on_postgresql
+def test_a_run_starts_in_steps_for_who_must_not_wait(world: World) -> None:
+    claim, steps = starting_in_steps(world)
+    waited: list[int] = []
+
+    def all_steps() -> Any:
+        started = yield from steps
+        assert set(started) == {claim.run_id}
+
+    for file in all_steps():
+        assert select.select([file], [], [], 30)[0]
+        waited.append(file)
+    assert waited
+    assert world.job("stepwise")["lockedby"] == "worker-1"
+
+
+@on_postgresql
+@pytest.mark.parametrize("begins_anew", ["at the question", "at the answer"])
+def test_a_step_whose_session_is_cut_is_left_to_who_may_wait(world: World, place: Place, begins_anew: str) -> None:
+    claim, steps = starting_in_steps(world)
+    sessions = cast(Any, world.store.database._lender)._idle
+    backends = [backend_of(session) for session in sessions]
+    if begins_anew == "at the question":
+        for backend in backends:
+            cut(world, backend)
+        found = next(steps)
+    else:
+        holder = holding(place, "stepwise")
+        file = next(steps)
+        for backend in backends:
+            cut(world, backend)
+        assert select.select([file], [], [], 30)[0]
+        holder.rollback()
+        holder.close()
+        found = next(steps)
+    while found is not None:
+        assert select.select([found], [], [], 30)[0]
+        found = next(steps)
+    assert set(run(steps)) == {claim.run_id}
+
+
+@on_postgresql
+def test_a_server_that_does_not_answer_is_given_up_by_who_takes_the_steps(world: World, place: Place) -> None:
+    world.add("stepwise")
+    (claim,) = world.claim().claims
+    store = impatient(place, world)
+    store.database.read("read_clock")
+    (session,) = cast(Any, store.database._lender)._idle
+    session._connection.patience = 0.1
+    holder = holding(place, "stepwise")
+    steps = store.for_worker("worker-1").starting([world.request(claim)])
+    deadline = time.monotonic() + 30
+    while next(steps) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert session._connection.closed
+    holder.rollback()
+    holder.close()
+    assert set(run(steps)) == {claim.run_id}
     store.close()
 
 

@@ -10,6 +10,7 @@ from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
+from celery_sqlbeat.store.steps import run
 
 
 class DriverError(Exception):
@@ -29,6 +30,9 @@ class Script:
     answers_later = False
     sessions_survive_fork = True
     at_once: frozenset[str] = frozenset()
+    file = 7
+    looks_left = 0
+    """How often an answer has not come yet."""
 
     def __init__(self, **failing: list[Fault | None]) -> None:
         self.log: list[str] = []
@@ -63,6 +67,11 @@ class Script:
     def ask(self, name: str, rows: object = None, /, **_: object) -> Callable[[], list[tuple[str]]]:
         self._do("ask")
         return lambda: self.fetch(name)
+
+    def is_answered(self) -> bool:
+        self._do("look")
+        self.looks_left -= 1
+        return self.looks_left < 0
 
     def is_spent(self, session: object) -> bool:
         return False
@@ -210,6 +219,98 @@ def test_an_error_of_our_own_in_a_question_leaves_no_session_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         Timed(script).database.ask("work")
     assert script.log == ["connect", "close"]
+
+
+def stepping(script: Script, settle: Callable[[Any], Any] | None = None) -> tuple[Timed, Any]:
+    """A database that answers later, with an idle session, and a question to it that is put in steps."""
+    script.answers_later = True
+    timed = Timed(script)
+    timed.database.fetch("first")
+    script.log.clear()
+    return timed, timed.database.asking("work", None, settle)
+
+
+def all_of(steps: Any, may_wait: bool | None = None) -> tuple[list[int | None], Any]:
+    """What the steps wait for, and what they lead to."""
+    waits: list[int | None] = []
+    try:
+        waits.append(next(steps))
+        while True:
+            waits.append(steps.send(may_wait))
+    except StopIteration as done:
+        return waits, done.value
+
+
+def test_who_asks_in_steps_waits_for_a_file_between_them() -> None:
+    script = Script()
+    script.looks_left = 2
+    timed, steps = stepping(script)
+    assert all_of(steps) == ([7, 7, 7], [("work",)])
+    assert script.log == ["ask", "look", "look", "look", "work"]
+    timed.database.fetch("next")
+    assert script.log[-1] == "next"  # by the same session
+
+
+def test_who_may_wait_does_not_look_first() -> None:
+    script = Script()
+    script.looks_left = 2
+    _, steps = stepping(script)
+    assert all_of(steps, may_wait=True) == ([7], [("work",)])
+    assert script.log == ["ask", "work"]
+
+
+def test_all_steps_that_are_left_can_be_taken_at_once() -> None:
+    script = Script()
+    script.looks_left = 1
+    _, steps = stepping(script)
+    next(steps)
+    assert run(steps) == [("work",)]
+    assert script.log == ["ask", "look", "work"]
+
+
+@pytest.mark.parametrize("why", ["cannot answer later", "no idle session", "away"])
+def test_before_what_may_take_long_the_steps_say_so(why: str) -> None:
+    clock = [0.0]
+    script = Script()
+    script.answers_later = why != "cannot answer later"
+    breaker = Breaker(lambda: clock[0], lambda: 1.0)
+    timed = Timed(script, breaker=breaker)
+    if why != "no idle session":
+        timed.database.fetch("first")
+    if why == "away":
+        breaker.failed()
+        breaker.failed()
+        clock[0] += 60
+    script.log.clear()
+    steps = timed.database.asking("work")
+    assert next(steps) is None
+    assert script.log == []
+    assert run(steps) == [("work",)]
+    assert "ask" not in script.log and script.log[-1] == "work"
+
+
+@pytest.mark.parametrize("step", ["ask", "look"])
+@pytest.mark.parametrize("has_happened", [True, False])
+def test_what_went_wrong_in_a_step_is_mended_by_who_may_wait(step: str, has_happened: bool) -> None:
+    script = Script(**failing(step))
+    _, steps = stepping(script, lambda session: session.fetch("settle") and [("found",)] if has_happened else None)
+    waits, found = all_of(steps)
+    assert waits[-1] is None and waits[:-1] == ([] if step == "ask" else [7])
+    assert found == [("found",) if has_happened else ("work",)]
+    assert script.log[-3 if has_happened else -2 :][0] in ("close", "connect")
+
+
+@pytest.mark.parametrize("leave", ["by an error", "by nobody going on"])
+def test_steps_that_nobody_ends_leave_no_session_behind(leave: str) -> None:
+    script = Script()
+    _, steps = stepping(script)
+    next(steps)
+    if leave == "by an error":
+        with pytest.raises(ZeroDivisionError):
+            steps.throw(ZeroDivisionError())
+    else:
+        steps.close()
+    assert script.log == ["ask", "close"]
 
 
 def test_a_deadlock_is_rolled_back_and_repeated_at_once_on_the_same_session() -> None:

@@ -1,5 +1,6 @@
 """The small things under a worker: marks, loops, native threads."""
 
+import select
 import subprocess
 import sys
 import threading
@@ -113,8 +114,6 @@ class Hub:
 
 
 def test_what_another_thread_posts_wakes_the_loop_once() -> None:
-    import select
-
     loop, hub = PipedLoop(), Hub()
     done: list[int] = []
     loop.join(hub)
@@ -134,6 +133,21 @@ def test_what_another_thread_posts_wakes_the_loop_once() -> None:
     assert select.select([hub.fd], [], [], 5)[0]
     loop.close()
     loop.post(lambda: None)  # nobody hears it, and nothing fails
+
+
+def test_what_is_posted_while_the_loop_is_quiet_is_done_right_after_it_without_a_ring() -> None:
+    loop, hub = PipedLoop(), Hub()
+    done: list[str] = []
+    loop.join(hub)
+    hub.callback()  # type: ignore[operator]
+    with loop.quiet():
+        loop.post(lambda: done.append("posted"))
+        assert done == []
+    assert done == ["posted"]
+    assert not select.select([hub.fd], [], [], 0)[0]
+    loop.post(lambda: None)
+    assert select.select([hub.fd], [], [], 5)[0]
+    loop.close()
 
 
 def test_an_action_that_fails_stops_no_other() -> None:
