@@ -235,7 +235,7 @@ class Gate:
         told: Report = NO_REPORT,
         heard: Callable[[Answer], None] = lambda _answer: None,
     ) -> None:
-        """End the run of a message that comes to no slot; `heard` is called from another thread with what it was."""
+        """End the run of a message that comes to no slot; `heard` is called from any thread with what it was."""
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, Begun) and answer.holding.take():

@@ -26,10 +26,10 @@ NOT_BEGUN = "not begun"  # the reason of a run that was given back before its bo
 
 
 class Keeper:
-    """What one worker process holds. `serve`, `beat` and `watch` are each called by one thread, or all by `turn`.
+    """What one worker process holds. `serve` (or `serving`), `beat` and `watch` each by one thread, or all by `turn`.
 
     All other methods may be called from any thread; they never block and never raise. What they lead to happens in the
-    next step, and so do the callbacks: in a thread of the keeper, which they must not block.
+    next step, and so do the callbacks: wherever that is taken, and it must not be blocked there.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Keeper:
         self._serves_at = self._beats_at = self._watches_at = float("inf")
 
     def ask(self, request: StartRequest, answered: Answered, ahead: bool = False) -> None:
-        """Ask whether a message may begin; `answered` is called once, in the keeper's thread, unless withdrawn before.
+        """Ask whether a message may begin; `answered` is called once, in a later step, unless withdrawn before.
 
         After `Begun` the holding must be taken (`holding.take()`) when its body begins. `ahead`: the message has no
         slot of the pool yet; if it is not taken within `Timing.ahead_seconds`, its lease is given back and `take` says

@@ -1,4 +1,4 @@
-"""How the threads of the keeper have something done in the thread, or the green threads, that serve the broker."""
+"""The thread, or the green threads, that serve the broker: how others have something done there, and what it hears."""
 
 import contextlib
 import os

@@ -87,7 +87,7 @@ class Office:
         answered: Callable[[Answer], None],
         ahead: bool = False,
     ) -> None:
-        """Ask whether a message may begin; `answered` is called once, from another thread."""
+        """Ask whether a message may begin; `answered` is called once, from any thread."""
         if self.keeper is None:
             self.open()
             with self._lock:
