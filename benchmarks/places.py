@@ -81,11 +81,11 @@ class Place:
         return Recorded
 
     def _postgresql(self) -> Any:
-        from celery_sqlbeat.store.postgresql import _Patient
+        from celery_sqlbeat.store.postgresql_patience import Patient
 
         place = self
 
-        class Recorded(_Patient):  # with its way to wait, which costs more than the driver's own
+        class Recorded(Patient):  # with its way to wait, which costs more than the driver's own
             def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
                 if place.recording is not None:
                     place.recording.append((query, params))

@@ -1,14 +1,11 @@
 """PostgreSQL through psycopg 3. Batches travel as arrays; a session has its own time-outs and plans by index."""
 
-import contextlib
 import logging
 import re
-import selectors
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.abc import Buffer
@@ -18,6 +15,7 @@ from psycopg.types.string import TextLoader
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.postgresql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.postgresql_faults import fault_of, is_beyond_the_calendar
+from celery_sqlbeat.store.postgresql_patience import Patient
 from celery_sqlbeat.store.session import Row, Rows, instant_positions
 from celery_sqlbeat.store.statements import Block
 from celery_sqlbeat.url import DatabaseUrl
@@ -30,68 +28,6 @@ _COMMENT = re.compile(r"--.*")
 _SPECIAL = str.maketrans({"\\": "\\\\", '"': '\\"', "\0": "\ufffd"})  # in an array's text; PostgreSQL has no NUL
 
 _FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
-
-
-class _Patient(psycopg.Connection[Row]):
-    """A connection that gives up a server which takes no notice of its own statement_timeout: it stands still."""
-
-    patience = 10.0  # seconds; the dialect sets it
-    only_sends = False
-    """Set for a statement that is to be sent, and whose answer somebody waits for later."""
-    _asked: tuple[Generator[Any, Any, Any], int, float] | None = None
-    """What goes on, what it waits for, and when it is given up."""
-
-    def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
-        """As psycopg waits, but not for ever. What the session then is in is unknown; it is not used again."""
-        try:
-            return self._drive(gen, next(gen), time.monotonic() + self.patience)
-        except StopIteration as done:
-            return done.value
-
-    def wait_for_answer(self) -> None:
-        """Wait for that of the statement that was only sent."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            with contextlib.suppress(StopIteration):
-                self._drive(*asked)
-
-    def is_answered(self) -> bool:
-        """Take what has come of the statement that was only sent. Whether that is all."""
-        if self._asked is None:
-            return True
-        gen, _, end = self._asked
-        try:
-            self._asked = gen, gen.send(selectors.EVENT_READ), end
-        except StopIteration:
-            self._asked = None
-            return True
-        if time.monotonic() >= end:
-            self._give_up()
-        return False
-
-    def _drive(self, gen: Generator[Any, Any, Any], events: int, end: float) -> None:
-        """Go on until its StopIteration, or until there is only an answer left to wait for."""
-        with _selector() as selector:
-            selector.register(self.pgconn.socket, events)
-            while not (self.only_sends and events == selectors.EVENT_READ):
-                ready = selector.select(max(0.0, end - time.monotonic()))
-                if not ready and time.monotonic() >= end:
-                    self._give_up()
-                if ready:
-                    wanted = gen.send(ready[0][1])
-                    if wanted != events:
-                        selector.modify(self.pgconn.socket, events := wanted)
-        self._asked = gen, events, end
-
-    def _give_up(self) -> NoReturn:
-        self.pgconn.finish()
-        raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
-
-
-def _selector() -> selectors.BaseSelector:
-    """The usual one. But epoll is four calls that each wait for Python's lock, beside a busy thread for long."""
-    usual = selectors.DefaultSelector
-    return selectors.PollSelector() if usual is getattr(selectors, "EpollSelector", None) else usual()
 
 
 class _EdgeLoader(TimestamptzLoader):
@@ -129,7 +65,7 @@ class PostgresqlSession:
 
     def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
         connection = self._connection
-        if not isinstance(connection, _Patient):
+        if not isinstance(connection, Patient):
             return partial(self.fetch, name, rows, **scalars)
         connection.only_sends = True
         try:
@@ -144,7 +80,7 @@ class PostgresqlSession:
         return answer
 
     def is_answered(self) -> bool:
-        return not isinstance(self._connection, _Patient) or self._connection.is_answered()
+        return not isinstance(self._connection, Patient) or self._connection.is_answered()
 
     @property
     def file(self) -> int:
@@ -199,7 +135,7 @@ class Postgresql:
         url: DatabaseUrl,
         statement_timeout: float = 5.0,
         clock: str = CLOCK,
-        connect: Callable[..., psycopg.Connection[Row]] = _Patient.connect,
+        connect: Callable[..., psycopg.Connection[Row]] = Patient.connect,
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
@@ -222,7 +158,7 @@ class Postgresql:
             autocommit=True,
             cursor_factory=psycopg.RawCursor,
         )
-        if isinstance(connection, _Patient):
+        if isinstance(connection, Patient):
             connection.patience = self._timeout + 1.0  # by then the server should have cancelled the statement
         try:
             connection.adapters.register_loader("uuid", TextLoader)

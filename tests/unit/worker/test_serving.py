@@ -94,6 +94,12 @@ class House:
         finally:
             self.who = "loop"
 
+    def wake_from_elsewhere(self) -> None:
+        """As a thread that is neither of both."""
+        caller = threading.Thread(target=self.serving.wake)
+        caller.start()
+        caller.join()
+
     def turn(self, times: int = 5) -> None:
         """Let the loop do what it has to."""
         self.hub.call_later(0.05, lambda: None)  # it never sleeps longer
@@ -198,9 +204,7 @@ def test_the_loop_hears_from_the_thread_when_the_next_round_is(house: House) -> 
 def test_another_thread_reaches_the_loop(house: House) -> None:
     house.serving.join(house.loop)
     house.turn()
-    caller = threading.Thread(target=house.serving.wake)
-    caller.start()
-    caller.join()
+    house.wake_from_elsewhere()
     house.turn_until(lambda: house.done == ["loop", "loop"])
 
 
@@ -220,9 +224,7 @@ def test_the_thread_ends_the_round_of_a_loop_that_stands_still(house: House) -> 
 def test_the_thread_does_what_others_call_for_beside_a_loop_that_stands_still(house: House) -> None:
     house.serving.join(house.loop)
     house.turn()
-    caller = threading.Thread(target=house.serving.wake)
-    caller.start()
-    caller.join()
+    house.wake_from_elsewhere()
     house.time += 1.1
     house.thread()
     assert house.done == ["loop", "thread"]
