@@ -80,8 +80,6 @@ class Serving:
             except Exception:
                 seconds = _failed()
             self._round, self._is_threads = None, False
-        if self._is_called:
-            self._is_called, seconds = False, 0.0
         loop = self._loop
         if loop is None:
             return seconds
@@ -121,7 +119,12 @@ class Serving:
 
     def _hear(self, seconds: float) -> None:
         self._called_at = _NEVER
-        self._soon(seconds)
+        self._rest(seconds)
+
+    def _rest(self, seconds: float) -> None:
+        """A round has ended. The next one is in so many seconds, or at once where somebody has called meanwhile."""
+        was_called, self._is_called = self._is_called, False
+        self._soon(0.0 if was_called else seconds)
 
     def _soon(self, seconds: float) -> None:
         """Begin a round in so many seconds, unless one begins sooner."""
@@ -139,6 +142,7 @@ class Serving:
         loop = self._loop
         if loop is None:
             return
+        self._next_at = _NEVER
         self._listen_no_more()
         with loop.quiet():
             if self._hands.acquire(False):  # else the thread has it, and calls when it is done
@@ -149,28 +153,23 @@ class Serving:
                     self._hands.release()
 
     def _step(self, loop: PipedLoop) -> None:
-        self._next_at = _NEVER
+        self._acted_at = self._clock()
         try:
             self._round = self._round or self._rounds()
             file = next(self._round)
         except StopIteration as done:
-            self._ended(done.value)
+            self._round = None
+            self._rest(done.value)
         except Exception:
-            self._ended(_failed())
+            self._round = None
+            self._rest(_failed())
         else:
-            self._acted_at = self._clock()
             if file is None:
                 self._is_threads = True
                 self._alarm.ring()
             else:
                 self._ear = loop.listen_to(file, self._go_on)
                 self._be_watched()
-
-    def _ended(self, seconds: float) -> None:
-        self._round = None
-        if self._is_called:
-            self._is_called, seconds = False, 0.0
-        self._soon(seconds)
 
     def _listen_no_more(self) -> None:
         ear, self._ear = self._ear, None

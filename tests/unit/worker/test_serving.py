@@ -201,6 +201,28 @@ def test_the_loop_hears_from_the_thread_when_the_next_round_is(house: House) -> 
     house.turn_until(lambda: house.done == ["thread", "loop"])
 
 
+def test_a_round_that_could_not_begin_beside_the_threads_begins_after_it(house: House) -> None:
+    house.serving._hands.acquire()  # as the thread has them while it takes its last step
+    house.serving.join(house.loop)
+    house.turn()
+    assert house.begun == 0
+    house.serving._hands.release()
+    house.wake_from_elsewhere()
+    house.turn_until(lambda: house.done == ["loop"])
+
+
+def test_who_calls_at_the_very_end_of_the_threads_round_gets_another(house: House) -> None:
+    house.within = lambda: house.serving._soon(0.0)  # by the loop, which has not heard yet that it ends
+    house.needs_thread = True
+    house.serving.join(house.loop)
+    house.turn()
+    house.thread()
+    house.needs_thread, house.within = False, lambda: None
+    house.turn_until(lambda: house.done == ["thread", "loop"])
+    house.turn()
+    assert house.begun == 2
+
+
 def test_another_thread_reaches_the_loop(house: House) -> None:
     house.serving.join(house.loop)
     house.turn()
