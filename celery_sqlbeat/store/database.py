@@ -4,6 +4,7 @@ Decides nothing about jobs. A commit without an answer is settled by reading wha
 """
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class Database:
         if idle is None:
             yield None
             return self.fetch(name, rows, settle, **scalars)
-        session = cast(AskedSession, idle)
+        session, mine = cast(AskedSession, idle), os.getpid()
         try:
             given = session.ask(name, rows, **scalars)
             while not (yield session.file) and not session.is_answered():
@@ -105,7 +106,8 @@ class Database:
             given = partial(_raise, error)
             yield None
         except BaseException:
-            self._lender.discard(session)
+            if os.getpid() == mine:  # else a child drops its copy of what its parent goes on with
+                self._lender.discard(session)
             raise
         return self._answered(session, given, lambda again: again.fetch(name, rows, **scalars), settle)
 

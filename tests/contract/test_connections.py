@@ -334,6 +334,17 @@ def test_a_step_whose_session_is_cut_is_left_to_who_may_wait(world: World, place
 
 
 @on_postgresql
+def test_steps_that_a_child_inherits_and_drops_stay_its_parents(world: World) -> None:
+    claim, steps = starting_in_steps(world)
+    (session,) = cast(Any, world.store.database._lender)._idle
+    backend = backend_of(session)
+    next(steps)
+    in_a_child(steps.close)
+    assert set(run(steps)) == {claim.run_id}
+    assert backend_of(session) == backend
+
+
+@on_postgresql
 def test_a_server_that_does_not_answer_is_given_up_by_who_takes_the_steps(world: World, place: Place) -> None:
     world.add("stepwise")
     (claim,) = world.claim().claims
