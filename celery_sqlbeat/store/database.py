@@ -52,7 +52,7 @@ class Database:
         self.dialect = dialect
         self._lender = Lender(dialect.connect, dialect.sessions_survive_fork, dialect.is_spent)
         self._breaker = breaker or Breaker()
-        self._patience = patience  # seconds after which no further try begins
+        self._patience = patience  # seconds of trying after which no further try begins
         self._sleep = sleep
         self._random = rnd
         self._clock = clock
@@ -161,14 +161,19 @@ class Database:
         """`begun`: the first try, where it is under way already."""
         if begun is None and self._breaker.seconds_to_wait() > 0:
             raise DatabaseAway(self._why)
+        began = self._clock()
         try:
             result = self._once(work, transaction) if begun is None else begun()
         except Failure as failure:
-            result = self._again(failure, work, transaction, settle)
+            # Who has kept silent for so long would do so once more, and somebody waits.
+            is_silent = failure.fault in AWAY and self._clock() - began >= self._patience > 0
+            result = self._again(failure, work, transaction, settle, is_silent)
         self._breaker.succeeded()
         return result
 
-    def _again(self, first: Failure, work: Work[T], transaction: bool, settle: Work[T | None] | None) -> T:
+    def _again(
+        self, first: Failure, work: Work[T], transaction: bool, settle: Work[T | None] | None, is_silent: bool
+    ) -> T:
         """The way of an error: rare, so it may cost something."""
         last = first
 
@@ -185,7 +190,7 @@ class Database:
                 raise
 
         try:
-            if first.fault not in AGAIN or self._breaker.is_open:
+            if first.fault not in AGAIN or self._breaker.is_open or is_silent:
                 raise first
             end = self._clock() + self._patience
             self._sleep(min(self._wait(first.fault, 1), self._patience))

@@ -402,6 +402,25 @@ def test_a_database_that_stays_away_is_given_up_after_the_patience(fault: Fault)
     assert clock[0] <= 3.0 + 2 * WAITS[fault][1]
 
 
+def test_who_was_silent_for_the_whole_patience_is_not_asked_again_by_the_same_call() -> None:
+    clock = [0.0]
+    script = Script(work=[Fault.LOST] * 2)
+    connect = script.connect
+
+    def slow() -> Any:
+        clock[0] += 3.0
+        return connect()
+
+    script.connect = slow  # type: ignore[method-assign]
+    timed = Timed(script, patience=3.0, clock=lambda: clock[0])
+    with pytest.raises(DatabaseAway):
+        timed.write(lambda session: session.fetch("look"))
+    assert script.log.count("work") == 1 and "look" not in script.log
+    with pytest.raises(DatabaseAway):
+        timed.write()
+    assert clock[0] == 6.0
+
+
 def test_two_failed_calls_open_the_breaker_and_the_next_hears_at_once() -> None:
     script = Script(connect=[Fault.LOST] * 1000)
     timed = Timed(script, patience=0.0)
@@ -455,7 +474,7 @@ def test_an_answer_that_is_an_error_shows_that_the_database_is_there() -> None:
 def test_a_call_that_fails_as_slowly_as_it_can_ends_within_a_heartbeat(
     fault: Fault, heartbeat: float, slow: int
 ) -> None:
-    """The first try, the patience, and one last try: each as long as a statement may take."""
+    """The first try, the patience, and one last try: each as long as a statement may take. None after a silent one."""
     settings = read_settings(
         {"sqlbeat_heartbeat_interval": heartbeat, "sqlbeat_dispatch_timeout": max(0.5, heartbeat)}, {}
     )
@@ -481,7 +500,7 @@ def test_a_call_that_fails_as_slowly_as_it_can_ends_within_a_heartbeat(
     )
     with pytest.raises(DatabaseAway):
         database.read("work")
-    assert tries[0] > 1
+    assert (tries[0] == 1) == (slow > 0 and fault in AWAY)
     assert now[0] <= 3 * settings.statement_timeout <= settings.heartbeat_interval + 1e-9
     # Whether the breaker opened or not, the next one is asked before the next heartbeat is over.
     assert database._breaker.seconds_to_wait() <= settings.heartbeat_interval / 2
