@@ -29,6 +29,7 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
         (CLAIMED, RUNNING),
         (CLAIMED, SCHEDULED),
         (CLAIMED, DISPATCHED),
+        (CLAIMED, FAILED),
         (RUNNING, SUCCESS),
         (RUNNING, FAILED),
         (RUNNING, RETRY),
@@ -41,6 +42,8 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
         (DISPATCHED, RUNNING),
         (DISPATCHED, SUCCESS),
         (DISPATCHED, FAILED),
+        (DISPATCHED, SKIPPED),
+        (DISPATCHED, CANCELLED),
         *((state, end) for state in OPEN for end in (SKIPPED, CANCELLED)),
     }
 )

@@ -143,6 +143,10 @@ class Node(NamedTuple):
     claimed: int = 0
     code_owner: str | None = None
     """Whose `beat_schedule` it has."""
+    tasks: str | None = None
+    """A JSON list of the names of the tasks that a worker knows; None leaves what was told before."""
+    details: str | None = None
+    """A JSON object of what else others should know, a key for each concern; None leaves what was told before."""
 
 
 class SeenNode(NamedTuple):
@@ -159,6 +163,7 @@ class SeenNode(NamedTuple):
     skew_seconds: float | None
     claimed: int
     code_owner: str | None
+    details: str | None
     started_at: datetime
     heartbeat_at: datetime
     stopped_at: datetime | None

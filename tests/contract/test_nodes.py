@@ -5,14 +5,16 @@ from datetime import timedelta
 from celery_sqlbeat.model import Node
 from tests.contract.world import NOON, World
 
-BEAT = Node("beat@host/1", "beat", "host", 1, "0.1.0", "release-1", '["celery"]', "print", 0.25, 3, "shop")
+BEAT = Node(
+    "beat@host/1", "beat", "host", 1, "0.1.0", "release-1", '["celery"]', "print", 0.25, 3, "shop", '["a"]', '{"b": 1}'
+)
 
 
 def test_a_node_is_seen_as_it_described_itself(world: World) -> None:
     nodes = world.store.nodes()
     assert nodes.note(BEAT) == NOON
     (seen,) = nodes.seen(60)
-    assert seen[:11] == tuple(BEAT)
+    assert seen[:12] == (*BEAT[:11], BEAT.details)
     assert (seen.started_at, seen.heartbeat_at, seen.stopped_at, seen.now) == (NOON, NOON, None, NOON)
 
 
@@ -24,6 +26,16 @@ def test_a_node_says_again_that_it_is_alive(world: World) -> None:
     (seen,) = nodes.seen(60)
     assert (seen.claimed, seen.skew_seconds, seen.started_at) == (9, None, NOON)
     assert seen.heartbeat_at == NOON + timedelta(seconds=30)
+
+
+def test_details_that_are_not_told_again_stay(world: World) -> None:
+    """A worker says what it knows when that changes, not with each heartbeat."""
+    nodes = world.store.nodes()
+    nodes.note(BEAT)
+    nodes.note(BEAT._replace(tasks=None, details=None))
+    assert nodes.seen(60)[0].details == BEAT.details
+    nodes.note(BEAT._replace(details="{}"))
+    assert nodes.seen(60)[0].details == "{}"
 
 
 def test_a_node_that_stopped_or_fell_silent_is_told_apart(world: World) -> None:

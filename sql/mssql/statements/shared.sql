@@ -25,7 +25,7 @@ IF @@ROWCOUNT = 0
 COMMIT TRANSACTION;
 
 -- name: note_node
--- A beat or worker says that it is alive.
+-- A beat or worker says that it is alive. Tasks and details that are not given stay as they are.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 BEGIN TRANSACTION;
@@ -38,6 +38,8 @@ SET
     BrokerFingerprint = @broker_fingerprint,
     SkewSeconds = @skew_seconds,
     Claimed = @claimed,
+    Tasks = COALESCE(@tasks, Tasks),
+    Details = COALESCE(@details, Details),
     HeartbeatAt = @now,
     StoppedAt = NULL
 WHERE Namespace = @namespace AND NodeId = @node_id;
@@ -45,11 +47,11 @@ WHERE Namespace = @namespace AND NodeId = @node_id;
 IF @@ROWCOUNT = 0
     INSERT INTO dbo.Nodes (
         NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint,
-        SkewSeconds, Claimed, StartedAt, HeartbeatAt
+        SkewSeconds, Claimed, Tasks, Details, StartedAt, HeartbeatAt
     )
     VALUES (
         @node_id, @namespace, @kind, @host, @pid, @package_version, @code_owner, @code_release, @queues,
-        @broker_fingerprint, @skew_seconds, @claimed, @now, @now
+        @broker_fingerprint, @skew_seconds, @claimed, @tasks, @details, @now, @now
     );
 
 COMMIT TRANSACTION;
@@ -70,7 +72,7 @@ DECLARE @since datetime2(6) = DATEADD(
 
 SELECT
     NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
-    StartedAt, HeartbeatAt, StoppedAt, @now AS Now
+    Details, StartedAt, HeartbeatAt, StoppedAt, @now AS Now
 FROM dbo.Nodes
 WHERE Namespace = @namespace AND HeartbeatAt > @since
 ORDER BY Kind, NodeId;

@@ -16,14 +16,14 @@ INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)
 ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1;
 
 -- name: note_node
--- A beat or worker says that it is alive.
+-- A beat or worker says that it is alive. Tasks and details that are not given stay as they are.
 INSERT INTO Nodes (
     NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
-    Claimed, StartedAt, HeartbeatAt
+    Claimed, Tasks, Details, StartedAt, HeartbeatAt
 )
 VALUES (
     :node_id, :namespace, :kind, :host, :pid, :package_version, :code_owner, :code_release, :queues, :broker_fingerprint,
-    :skew_seconds, :claimed, statement_timestamp(), statement_timestamp()
+    :skew_seconds, :claimed, :tasks, :details, statement_timestamp(), statement_timestamp()
 )
 ON CONFLICT (Namespace, NodeId) DO UPDATE SET
     CodeOwner = excluded.CodeOwner,
@@ -32,6 +32,8 @@ ON CONFLICT (Namespace, NodeId) DO UPDATE SET
     BrokerFingerprint = excluded.BrokerFingerprint,
     SkewSeconds = excluded.SkewSeconds,
     Claimed = excluded.Claimed,
+    Tasks = coalesce(excluded.Tasks, Nodes.Tasks),
+    Details = coalesce(excluded.Details, Nodes.Details),
     HeartbeatAt = excluded.HeartbeatAt,
     StoppedAt = NULL
 RETURNING HeartbeatAt;
@@ -42,7 +44,7 @@ UPDATE Nodes SET StoppedAt = statement_timestamp() WHERE NodeId = :node_id AND N
 -- name: read_nodes
 SELECT
     NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
-    StartedAt, HeartbeatAt, StoppedAt, statement_timestamp() AS Now
+    Details, StartedAt, HeartbeatAt, StoppedAt, statement_timestamp() AS Now
 FROM Nodes
 WHERE Namespace = :namespace AND HeartbeatAt > statement_timestamp() - :memory_seconds * interval '1 second'
 ORDER BY Kind, NodeId;

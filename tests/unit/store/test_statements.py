@@ -168,4 +168,8 @@ def _tables(database: str) -> dict[str, set[str]]:
             tables[match[1].lower()] = (
                 names - COMPUTED.get(match[1].lower(), set()) - {"constraint", "primary", "check", "unique", "index"}
             )
+        for table, column in re.findall(r"ALTER TABLE (?:dbo\.)?(\w+) ADD (?:COLUMN )?(?!CONSTRAINT)(\w+)", text):
+            tables[table.lower()].add(column.lower())
+        for made, table in re.findall(r"ALTER TABLE (\w+) RENAME TO (\w+)", text):
+            tables[table.lower()] = tables.pop(made.lower())
     return tables

@@ -1,0 +1,50 @@
+-- What shops need that run plain workers, several apps and several releases beside each other.
+-- May be run again: what is there already stays as it is.
+
+-- A worker: the names of the tasks that it knows, a JSON list. Beats and workers: what else others should know of
+-- them, a JSON object with a key for each concern.
+IF COL_LENGTH(N'dbo.Nodes', N'Tasks') IS NULL
+    ALTER TABLE dbo.Nodes ADD Tasks nvarchar(max) NULL;
+GO
+
+IF COL_LENGTH(N'dbo.Nodes', N'Details') IS NULL
+    ALTER TABLE dbo.Nodes ADD Details nvarchar(max) NULL;
+GO
+
+-- The names of the entries of this beat_schedule, a JSON list.
+IF COL_LENGTH(N'dbo.Releases', N'Entries') IS NULL
+    ALTER TABLE dbo.Releases ADD Entries nvarchar(max) NULL;
+GO
+
+-- No fence of a job that was deleted is above this one: a job of the same name goes on from here.
+IF COL_LENGTH(N'dbo.Changes', N'FenceFloor') IS NULL
+    ALTER TABLE dbo.Changes ADD FenceFloor bigint NOT NULL CONSTRAINT Changes_FenceFloor DEFAULT 0;
+GO
+
+-- The oldest release of this package that may work on this schema; each migration sets it.
+IF COL_LENGTH(N'dbo.StoreInfo', N'OldestRelease') IS NULL
+    ALTER TABLE dbo.StoreInfo ADD OldestRelease nvarchar(50) NULL;
+GO
+
+UPDATE dbo.StoreInfo SET OldestRelease = N'0.1.0';
+GO
+
+-- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. The new
+-- rule is wider than the old one, so that the rows which are there need no scan.
+IF OBJECT_ID(N'dbo.JobRuns_Transitions', N'C') IS NOT NULL
+    ALTER TABLE dbo.JobRuns DROP CONSTRAINT JobRuns_Transitions;
+GO
+
+ALTER TABLE dbo.JobRuns WITH NOCHECK ADD CONSTRAINT JobRuns_Transitions CHECK (
+    (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
+    OR (State = 'success' AND PriorState IN ('running', 'dispatched'))
+    OR (State = 'claimed' AND PriorState IN ('scheduled'))
+    OR (State = 'dispatched' AND PriorState IN ('claimed'))
+    OR (State = 'scheduled' AND PriorState IN ('new', 'claimed', 'running', 'failed', 'retry', 'dlq'))
+    OR (State = 'retry' AND PriorState IN ('running', 'failed'))
+    OR (State = 'failed' AND PriorState IN ('claimed', 'running', 'dispatched'))
+    OR (State = 'dlq' AND PriorState IN ('failed'))
+    OR (State = 'skipped' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
+    OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
+);
+GO

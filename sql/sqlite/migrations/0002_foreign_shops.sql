@@ -1,0 +1,91 @@
+-- What shops need that run plain workers, several apps and several releases beside each other.
+
+-- A worker: the names of the tasks that it knows, a JSON list. Beats and workers: what else others should know of
+-- them, a JSON object with a key for each concern.
+ALTER TABLE Nodes ADD COLUMN Tasks TEXT;
+
+ALTER TABLE Nodes ADD COLUMN Details TEXT;
+
+-- The names of the entries of this beat_schedule, a JSON list.
+ALTER TABLE Releases ADD COLUMN Entries TEXT;
+
+-- No fence of a job that was deleted is above this one: a job of the same name goes on from here.
+ALTER TABLE Changes ADD COLUMN FenceFloor INTEGER NOT NULL DEFAULT 0;
+
+-- The oldest release of this package that may work on this schema; each migration sets it.
+ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
+
+UPDATE StoreInfo SET OldestRelease = '0.1.0';
+
+-- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order.
+CREATE TABLE JobRunsNext (
+    RunId TEXT NOT NULL PRIMARY KEY,
+    Namespace TEXT NOT NULL,
+    JobId TEXT NOT NULL,
+    JobName TEXT NOT NULL,
+    Kind TEXT NOT NULL,
+    ScheduledFor TEXT NOT NULL,
+    -- A gap of skipped slots is one row: its first slot above, its last one and their number here.
+    LastSlot TEXT,
+    SlotCount INTEGER NOT NULL DEFAULT 1,
+    Attempt INTEGER NOT NULL,
+    State TEXT NOT NULL,
+    PriorState TEXT NOT NULL DEFAULT 'new',
+    Reason TEXT,
+    Fence INTEGER NOT NULL,
+    ClaimId TEXT,
+    ClaimedBy TEXT,
+    ClaimedAt TEXT,
+    PublishedAt TEXT,
+    StartedBy TEXT,
+    StartId TEXT,
+    StartedAt TEXT,
+    StartedRetry INTEGER,
+    FinishedAt TEXT,
+    PlannedAt TEXT,
+    DelaySeconds REAL,
+    SeenNextRunTime TEXT,
+    LeaseSeconds REAL NOT NULL DEFAULT 0,
+    MaxRetries INTEGER NOT NULL DEFAULT 0,
+    Failures INTEGER NOT NULL DEFAULT 0,
+    LostLeases INTEGER NOT NULL DEFAULT 0,
+    Exclusive INTEGER NOT NULL DEFAULT 1 CHECK (Exclusive IN (0, 1)),
+    Advances INTEGER NOT NULL DEFAULT 0 CHECK (Advances IN (0, 1)),
+    -- The outbox: when beat must take this attempt up.
+    DueAt TEXT,
+    -- The lease of a run that overlaps others and so has none on its job.
+    HeldBy TEXT,
+    LeaseEndsAt TEXT,
+    Error TEXT,
+    Traceback TEXT,
+    CreatedAt TEXT NOT NULL,
+    -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
+    CONSTRAINT JobRuns_Transitions CHECK (
+        (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
+        OR (State = 'success' AND PriorState IN ('running', 'dispatched'))
+        OR (State = 'claimed' AND PriorState IN ('scheduled'))
+        OR (State = 'dispatched' AND PriorState IN ('claimed'))
+        OR (State = 'scheduled' AND PriorState IN ('new', 'claimed', 'running', 'failed', 'retry', 'dlq'))
+        OR (State = 'retry' AND PriorState IN ('running', 'failed'))
+        OR (State = 'failed' AND PriorState IN ('claimed', 'running', 'dispatched'))
+        OR (State = 'dlq' AND PriorState IN ('failed'))
+        OR (State = 'skipped' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
+        OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
+    )
+);
+
+INSERT INTO JobRunsNext SELECT * FROM JobRuns;
+
+DROP TABLE JobRuns;
+
+ALTER TABLE JobRunsNext RENAME TO JobRuns;
+
+-- The instant comes first, so that the runs of one moment lie together and a claim writes few pages.
+CREATE UNIQUE INDEX JobRuns_Slot ON JobRuns (ScheduledFor, JobId, Kind, Attempt);
+
+CREATE INDEX JobRuns_Outbox ON JobRuns (Namespace, DueAt) WHERE DueAt IS NOT NULL;
+
+CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
+
+CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE State = 'dlq';
