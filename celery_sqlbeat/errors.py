@@ -38,15 +38,22 @@ class ScheduleError(FieldError):
 
 
 class StoreError(SqlbeatError):
-    """The database refused a statement, and trying again would not help."""
+    """The database did not do what it was asked for; unless it is a TransientError, trying again would not help."""
 
 
-class DatabaseAway(StoreError):
-    """The database cannot be reached for now; trying again later may help."""
+class TransientError(StoreError):
+    """The database did not do this work for now; trying again later may help."""
 
 
-class DatabaseBusy(DatabaseAway):
-    """The database answers, but not to this work for now: a row stays locked, or the statement took too long."""
+class DatabaseAway(TransientError):
+    """The database cannot be reached, or the connection to it was lost."""
+
+
+class DatabaseBusy(TransientError):
+    """The database answers, but not to this work: a row or its file is locked, or the statement took too long.
+
+    No outage: others get their answers, so it opens no breaker, and no beat waits for workers to come back.
+    """
 
 
 class BrokerAway(SqlbeatError):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Sending, Sent
 from celery_sqlbeat.beat.standing import Standing
-from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.errors import TransientError
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store.protocol import Answer, BeatStore, Plans
 
@@ -155,7 +155,7 @@ class Firing:
             while unrecorded.steps:
                 try:
                     unrecorded.steps[0]()
-                except DatabaseAway:
+                except TransientError:
                     raise
                 except Exception:
                     if self._clock() < unrecorded.until:

@@ -18,7 +18,7 @@ from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.turns import Turns
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway, StoreError
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, StoreError, TransientError
 from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Tick:
                 self._tending.free_strays()
             else:
                 self._importing.keep()
-        except DatabaseAway:
+        except TransientError:
             raise
         except StoreError as error:
             logger.error("what is done once in a while failed, the jobs go on: %s", error)

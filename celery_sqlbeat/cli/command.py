@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_sqlbeat.errors import DatabaseAway, SqlbeatError, StoreError
+from celery_sqlbeat.errors import SqlbeatError, StoreError, TransientError
 
 if TYPE_CHECKING:
     from celery_sqlbeat.config import Settings
@@ -59,7 +59,7 @@ class Group(click.Group):
 
 def _with_remedy(error: Exception, ctx: click.Context) -> str:
     """What an error says; where it is the driver's, which knows no remedy, that of `check` comes after it."""
-    if not isinstance(error, StoreError) or not (isinstance(error, DatabaseAway) or error.__cause__):
+    if not isinstance(error, StoreError) or not (isinstance(error, TransientError) or error.__cause__):
         return one_line(error)
     from celery_sqlbeat.diagnosis.database import of_error
 

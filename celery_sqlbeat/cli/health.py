@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 @click.pass_context
 def health(ctx: click.Context, here: bool, liveness: bool, max_lag: float, as_json: bool) -> None:
     """Exit with 0 if the database answers, a beat is alive and no job waits for too long; otherwise with 1."""
-    from celery_sqlbeat.errors import DatabaseAway
+    from celery_sqlbeat.errors import TransientError
 
     with handle_of(ctx) as beat:
         try:
             problems = _problems(beat, here, liveness, max_lag)
-        except DatabaseAway as error:
+        except TransientError as error:
             problems = [] if liveness else [str(error)]
     if as_json:
         print_json({"healthy": not problems, "problems": problems})

@@ -17,7 +17,7 @@ from celery_sqlbeat.demo.project import APP, LEASE_SECONDS, settings, surroundin
 from celery_sqlbeat.demo.scene import Scene, scene
 from celery_sqlbeat.demo.screen import Screen
 from celery_sqlbeat.demo.story import BEATS, CRONTAB_JOB, WORKERS, Step, Story
-from celery_sqlbeat.errors import DatabaseAway, SqlbeatError
+from celery_sqlbeat.errors import SqlbeatError, TransientError
 from celery_sqlbeat.model import JobDraft, JobRecord, RunRecord
 from celery_sqlbeat.schedule import next_after, parse, zone_named
 from celery_sqlbeat.store import Store, open_store
@@ -80,7 +80,7 @@ class Show:
         self._nobody_fell()
         try:
             seen = self._scene()
-        except DatabaseAway:  # SQLite is busy: the next look will do
+        except TransientError:  # SQLite is busy: the next look will do
             return
         self._show(seen)
         for step in self._story.tell(seen, self._elapsed()):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from celery_sqlbeat.diagnosis.finding import Finding
-from celery_sqlbeat.errors import DatabaseAway, DriverMissing, SchemaError, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DriverMissing, SchemaError, StoreError
 from celery_sqlbeat.masking import odbc_pairs
 from celery_sqlbeat.store.tokens import NO_TOKEN
 from celery_sqlbeat.url import DatabaseUrl
@@ -24,6 +24,8 @@ def of_error(error: StoreError, url: DatabaseUrl) -> Finding:
         return Finding("error", "driver", *_halves(error, "install the driver"))
     if isinstance(error, SchemaError):
         return Finding("error", "schema", *_halves(error, "run celery -A app sqlbeat init"))
+    if isinstance(error, DatabaseBusy):
+        return Finding("error", "database", str(error), "end the transaction that keeps its rows, or its file, locked")
     if isinstance(error, DatabaseAway):
         return Finding("error", "database", str(error), f"{_start(error, url)}, or correct {_SETTING}, which is {url}")
     return Finding("error", "database", str(error), f"correct {_SETTING}, which is {url}, or the rights of its user")

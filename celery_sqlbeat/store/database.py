@@ -15,7 +15,7 @@ import tenacity
 
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
 from celery_sqlbeat.store.breaker import Breaker
-from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
+from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, WAITS, Fault
 from celery_sqlbeat.store.lender import Lender
 from celery_sqlbeat.store.session import AskedSession, Dialect, Row, Rows, Session
 from celery_sqlbeat.store.steps import Steps
@@ -23,6 +23,9 @@ from celery_sqlbeat.store.steps import Steps
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[Session], T]
+
+# Of the patience: after so long a wait for a lock no further try begins. A database gives up a lock after half of it.
+_LOCK_SHARE = 0.4
 
 
 class Failure(Exception):
@@ -165,8 +168,9 @@ class Database:
         try:
             result = self._once(work, transaction) if begun is None else begun()
         except Failure as failure:
-            # Who has kept silent for so long would do so once more, and somebody waits.
-            is_silent = failure.fault in AWAY and self._clock() - began >= self._patience > 0
+            # Who has kept silent for so long, or a row locked, would do so once more, and somebody waits.
+            enough = self._patience if failure.fault in AWAY else self._patience * _LOCK_SHARE
+            is_silent = failure.fault in SLOW and self._clock() - began >= enough > 0
             result = self._again(failure, work, transaction, settle, is_silent)
         self._breaker.succeeded()
         return result

@@ -18,6 +18,7 @@ class Fault(Enum):
 
 AGAIN = frozenset({Fault.DEADLOCK, Fault.TRANSIENT, Fault.THROTTLED, Fault.LOST, Fault.AMBIGUOUS})
 AWAY = frozenset({Fault.THROTTLED, Fault.LOST, Fault.AMBIGUOUS})  # what opens the circuit breaker
+SLOW = AWAY | {Fault.TRANSIENT}  # what may have kept the caller waiting, and would do so again
 
 # Seconds before the next try: the first wait and the longest; doubling between them, with full jitter.
 WAITS = {

@@ -1,6 +1,6 @@
 """What beats, workers and administrators may ask of a store, in narrow parts. Every kind of database keeps to it.
 
-A miss is an absence in the answer, not an exception. DatabaseAway is raised where trying again later may help.
+A miss is an absence in the answer, not an exception. A TransientError is raised where trying again later may help.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -63,9 +63,8 @@ class Line:
 
     def failed(self, batch: list[W], error: StoreError) -> W | None:
         """A statement failed: no row is to blame while the database is away. Returns one that it refuses by itself."""
-        is_busy = isinstance(error, DatabaseBusy)
-        if isinstance(error, DatabaseAway) and not is_busy:
+        if isinstance(error, DatabaseAway):
             self._pause.failed(self._clock())
             return None
         alone = split(batch, self._clock())
-        return None if is_busy else alone
+        return None if isinstance(error, DatabaseBusy) else alone

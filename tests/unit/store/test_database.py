@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError, TransientError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.database import Conflict, Database
-from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
+from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, WAITS, Fault
 from celery_sqlbeat.store.steps import run
 
 
@@ -396,7 +396,8 @@ def test_a_database_that_stays_away_is_given_up_after_the_patience(fault: Fault)
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    with pytest.raises(DatabaseAway, match="what the driver said"):
+    kind = DatabaseAway if fault in AWAY else DatabaseBusy
+    with pytest.raises(kind, match="what the driver said"):
         Timed(script, sleep=sleep, patience=3.0, clock=lambda: clock[0]).write()
     assert 2 <= script.log.count("work") <= 700
     assert clock[0] <= 3.0 + 2 * WAITS[fault][1]
@@ -454,9 +455,25 @@ def test_a_probe_tries_only_once_and_its_success_closes_the_breaker() -> None:
 def test_locks_and_deadlocks_do_not_open_the_breaker(fault: Fault) -> None:
     breaker = Breaker()
     for _ in range(3):
-        with pytest.raises(DatabaseAway):
+        with pytest.raises(DatabaseBusy) as caught:
             Timed(Script(work=[fault] * 1000), breaker=breaker, patience=0.0).write()
+        assert not isinstance(caught.value, DatabaseAway)
     assert not breaker.is_open
+
+
+def test_who_has_waited_for_a_lock_does_not_wait_for_it_again_in_the_same_call() -> None:
+    clock = [0.0]
+    script = Script(work=[Fault.TRANSIENT] * 2)
+    begin = script.begin
+
+    def slow() -> None:
+        clock[0] += 1.5  # a database gives up a lock after half of the patience
+        begin()
+
+    script.begin = slow  # type: ignore[method-assign]
+    with pytest.raises(DatabaseBusy):
+        Timed(script, patience=3.0, clock=lambda: clock[0]).write()
+    assert script.log.count("work") == 1
 
 
 def test_an_answer_that_is_an_error_shows_that_the_database_is_there() -> None:
@@ -498,9 +515,9 @@ def test_a_call_that_fails_as_slowly_as_it_can_ends_within_a_heartbeat(
         rnd=lambda: 1.0,
         clock=lambda: now[0],
     )
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(TransientError):
         database.read("work")
-    assert (tries[0] == 1) == (slow > 0 and fault in AWAY)
+    assert (tries[0] == 1) == (slow > 0 and fault in SLOW)
     assert now[0] <= 3 * settings.statement_timeout <= settings.heartbeat_interval + 1e-9
     # Whether the breaker opened or not, the next one is asked before the next heartbeat is over.
     assert database._breaker.seconds_to_wait() <= settings.heartbeat_interval / 2
