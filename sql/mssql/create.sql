@@ -329,9 +329,30 @@ ALTER TABLE dbo.JobRuns WITH NOCHECK ADD CONSTRAINT JobRuns_Transitions CHECK (
 );
 GO
 
+-- When the last run that had begun let go of the job: slots that came due until then came due while it ran.
+IF COL_LENGTH(N'dbo.Jobs', N'RanUntil') IS NULL
+    ALTER TABLE dbo.Jobs ADD RanUntil datetime2(6) NULL;
+GO
+
+-- When the run that holds the job is to make room for the next slot (overlap = replace).
+IF COL_LENGTH(N'dbo.Jobs', N'ReplaceAt') IS NULL
+    ALTER TABLE dbo.Jobs ADD ReplaceAt datetime2(6) NULL;
+GO
+
+-- How many runs of its job may go on beside each other, this one among them (overlap = allow).
+IF COL_LENGTH(N'dbo.JobRuns', N'MaxParallel') IS NULL
+    ALTER TABLE dbo.JobRuns ADD MaxParallel int NULL;
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
+    CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
+    INCLUDE (MaxParallel)
+    WHERE MaxParallel IS NOT NULL;
+GO
+
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '2ac6a974e1a884f884f73c997afea241c0d0464281d1029e52a88461a5c8500a', @now
+SELECT 2, 'foreign_shops', '9faa4a0eb575aa5124253dd08f3d1706407fb25d4c6ab208bcca9a1d5547ef51', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 2);
 GO

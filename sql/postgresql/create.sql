@@ -223,6 +223,17 @@ ALTER TABLE JobRuns ADD CONSTRAINT JobRuns_Transitions CHECK (
     OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
 ) NOT VALID;
 
+-- When the last run that had begun let go of the job: slots that came due until then came due while it ran.
+ALTER TABLE Jobs ADD COLUMN RanUntil timestamptz;
+
+-- When the run that holds the job is to make room for the next slot (overlap = replace).
+ALTER TABLE Jobs ADD COLUMN ReplaceAt timestamptz;
+
+-- How many runs of its job may go on beside each other, this one among them (overlap = allow).
+ALTER TABLE JobRuns ADD COLUMN MaxParallel integer;
+
+CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
+
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', 'bdaecc02063876587a00801e6387d7c622b4a4f54288fb081bdc08563c1b2119', clock_timestamp()
+SELECT 2, 'foreign_shops', '7df7d2589352d358a79efe56a0b50b0319a92b53b45dbbcc6632bfa8a193e69f', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

@@ -213,7 +213,7 @@ ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 -- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
--- changes no CHECK, so the table is made anew; both have the same columns in the same order.
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has one more.
 CREATE TABLE JobRunsNext (
     RunId TEXT NOT NULL PRIMARY KEY,
     Namespace TEXT NOT NULL,
@@ -255,6 +255,8 @@ CREATE TABLE JobRunsNext (
     Error TEXT,
     Traceback TEXT,
     CreatedAt TEXT NOT NULL,
+    -- How many runs of its job may go on beside each other, this one among them (overlap = allow).
+    MaxParallel INTEGER,
     -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
     CONSTRAINT JobRuns_Transitions CHECK (
         (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
@@ -270,7 +272,7 @@ CREATE TABLE JobRunsNext (
     )
 );
 
-INSERT INTO JobRunsNext SELECT * FROM JobRuns;
+INSERT INTO JobRunsNext SELECT *, NULL FROM JobRuns;
 
 DROP TABLE JobRuns;
 
@@ -285,6 +287,14 @@ CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
 
 CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE State = 'dlq';
 
+-- When the last run that had begun let go of the job: slots that came due until then came due while it ran.
+ALTER TABLE Jobs ADD COLUMN RanUntil TEXT;
+
+-- When the run that holds the job is to make room for the next slot (overlap = replace).
+ALTER TABLE Jobs ADD COLUMN ReplaceAt TEXT;
+
+CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
+
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '17fe71df9ca3c8f3c9a9874e7be22c388e3b5153024efe922e9b041266c3c966', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SELECT 2, 'foreign_shops', 'fb486df7f5d776b5e5c0e0f6f1f7e71a2b1c852bb1b655d0c7e408463dcbeb26', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

@@ -48,3 +48,24 @@ ALTER TABLE dbo.JobRuns WITH NOCHECK ADD CONSTRAINT JobRuns_Transitions CHECK (
     OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
 );
 GO
+
+-- When the last run that had begun let go of the job: slots that came due until then came due while it ran.
+IF COL_LENGTH(N'dbo.Jobs', N'RanUntil') IS NULL
+    ALTER TABLE dbo.Jobs ADD RanUntil datetime2(6) NULL;
+GO
+
+-- When the run that holds the job is to make room for the next slot (overlap = replace).
+IF COL_LENGTH(N'dbo.Jobs', N'ReplaceAt') IS NULL
+    ALTER TABLE dbo.Jobs ADD ReplaceAt datetime2(6) NULL;
+GO
+
+-- How many runs of its job may go on beside each other, this one among them (overlap = allow).
+IF COL_LENGTH(N'dbo.JobRuns', N'MaxParallel') IS NULL
+    ALTER TABLE dbo.JobRuns ADD MaxParallel int NULL;
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
+    CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
+    INCLUDE (MaxParallel)
+    WHERE MaxParallel IS NOT NULL;
+GO

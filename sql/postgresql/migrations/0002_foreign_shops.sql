@@ -33,3 +33,14 @@ ALTER TABLE JobRuns ADD CONSTRAINT JobRuns_Transitions CHECK (
     OR (State = 'skipped' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
     OR (State = 'cancelled' AND PriorState IN ('scheduled', 'claimed', 'dispatched', 'running', 'retry', 'failed'))
 ) NOT VALID;
+
+-- When the last run that had begun let go of the job: slots that came due until then came due while it ran.
+ALTER TABLE Jobs ADD COLUMN RanUntil timestamptz;
+
+-- When the run that holds the job is to make room for the next slot (overlap = replace).
+ALTER TABLE Jobs ADD COLUMN ReplaceAt timestamptz;
+
+-- How many runs of its job may go on beside each other, this one among them (overlap = allow).
+ALTER TABLE JobRuns ADD COLUMN MaxParallel integer;
+
+CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;

@@ -18,7 +18,7 @@ ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 -- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
--- changes no CHECK, so the table is made anew; both have the same columns in the same order.
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has one more.
 CREATE TABLE JobRunsNext (
     RunId TEXT NOT NULL PRIMARY KEY,
     Namespace TEXT NOT NULL,
@@ -60,6 +60,8 @@ CREATE TABLE JobRunsNext (
     Error TEXT,
     Traceback TEXT,
     CreatedAt TEXT NOT NULL,
+    -- How many runs of its job may go on beside each other, this one among them (overlap = allow).
+    MaxParallel INTEGER,
     -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
     CONSTRAINT JobRuns_Transitions CHECK (
         (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
@@ -75,7 +77,7 @@ CREATE TABLE JobRunsNext (
     )
 );
 
-INSERT INTO JobRunsNext SELECT * FROM JobRuns;
+INSERT INTO JobRunsNext SELECT *, NULL FROM JobRuns;
 
 DROP TABLE JobRuns;
 
@@ -89,3 +91,11 @@ CREATE INDEX JobRuns_Outbox ON JobRuns (Namespace, DueAt) WHERE DueAt IS NOT NUL
 CREATE INDEX JobRuns_Held ON JobRuns (Namespace) WHERE HeldBy IS NOT NULL;
 
 CREATE INDEX JobRuns_Dead ON JobRuns (Namespace, RunId) WHERE State = 'dlq';
+
+-- When the last run that had begun let go of the job: slots that came due until then came due while it ran.
+ALTER TABLE Jobs ADD COLUMN RanUntil TEXT;
+
+-- When the run that holds the job is to make room for the next slot (overlap = replace).
+ALTER TABLE Jobs ADD COLUMN ReplaceAt TEXT;
+
+CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
