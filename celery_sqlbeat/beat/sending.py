@@ -72,6 +72,7 @@ class Sender:
         app, conf = self._app, self._app.conf
         self._sitting = Sitting(app)
         self._logs = celery.beat.logger.isEnabledFor(logging.INFO)
+        self._apply_entry = _as_it_is_now(self._apply_entry)
         self._is_hooked = self._entry_of is not None and not is_stock_scheduler(self._apply_entry)
         self._is_stock = is_stock_app(app, outlet.producer)
         heard = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
@@ -187,6 +188,11 @@ class Sender:
     def queue_of(self, claim: Claim) -> str | None:
         """The queue that the message of this claim goes to; None where that is decided elsewhere, or unknown."""
         return queue_of(self._app, claim)
+
+
+def _as_it_is_now(apply_entry: Any) -> Any:
+    """The scheduler's method: a tool may have wrapped it since this beat was made, as at `beat_init`."""
+    return getattr(getattr(apply_entry, "__self__", None), "apply_entry", apply_entry)
 
 
 def _as_apply_async_merges(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,11 @@ from typing import Any
 
 import celery.beat
 import pytest
+import wrapt
 from celery import Celery, Task
+from kombu.messaging import Producer
 
+from celery_sqlbeat.beat.scheduler import Scheduler
 from celery_sqlbeat.beat.untouched import is_stock_app, is_stock_scheduler, is_stock_task, untouched
 
 
@@ -29,6 +32,15 @@ class Proxy:
         return getattr(self._function, name)
 
 
+def proxied(function: Any) -> Any:
+    """As Datadog and New Relic do it: the proxy answers `__func__` and `__globals__` for the function behind it."""
+
+    def wrapper(function: Any, instance: object, args: Any, kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapt.FunctionWrapper(function, wrapper)
+
+
 @pytest.fixture
 def app() -> Celery:
     return Celery("shop", broker="memory://", set_as_current=False)
@@ -41,13 +53,67 @@ def test_celerys_own_functions_are_untouched(app: Celery) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:functools.partial will be a method descriptor:FutureWarning")
-@pytest.mark.parametrize("wrap", [wrapped, Proxy, functools.partial])
+@pytest.mark.parametrize("wrap", [wrapped, Proxy, functools.partial, proxied])
 def test_a_wrapper_shows(app: Celery, monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
     monkeypatch.setattr(Celery, "send_task", wrap(Celery.send_task))
     assert not is_stock_app(app, app.amqp.Producer(None))
     scheduler = celery.beat.Scheduler(app, lazy=True)
     monkeypatch.setattr(celery.beat.Scheduler, "apply_async", wrap(celery.beat.Scheduler.apply_async))
     assert not is_stock_scheduler(scheduler.apply_entry)
+
+
+@pytest.mark.parametrize("wrap", [wrapped, proxied])
+@pytest.mark.parametrize("name", ["apply_entry", "apply_async", "send_task"])
+def test_a_wrapper_shows_in_the_base_of_a_scheduler(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, wrap: Any, name: str
+) -> None:
+    class Ours(celery.beat.Scheduler):  # type: ignore[misc]  # Celery has no types
+        apply_async = Scheduler.apply_async  # which calls that of its base
+
+    scheduler = Ours(app, lazy=True)
+    assert is_stock_scheduler(scheduler.apply_entry)
+    monkeypatch.setattr(celery.beat.Scheduler, name, wrap(getattr(celery.beat.Scheduler, name)))
+    assert not is_stock_scheduler(scheduler.apply_entry)
+
+
+@pytest.mark.parametrize("wrap", [wrapped, proxied])
+def test_a_wrapper_of_a_task_shows(app: Celery, monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
+    def nothing() -> None: ...
+
+    app.task(shared=False, name="a")(nothing)
+    app.finalize()
+    assert is_stock_task(app, app.tasks["a"])
+    monkeypatch.setattr(Task, "apply_async", wrap(Task.apply_async))
+    assert not is_stock_task(app, app.tasks["a"])
+
+
+@pytest.mark.parametrize("wrap", [wrapped, proxied])
+def test_a_wrapped_producer_shows(app: Celery, monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
+    monkeypatch.setattr(Producer, "publish", wrap(Producer.publish))
+    assert not is_stock_app(app, app.amqp.Producer(None))
+
+
+@pytest.mark.parametrize("wrap", [wrapped, proxied])
+def test_who_wraps_the_tick_of_celerys_scheduler_sees_each_tick(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, wrap: Any
+) -> None:
+    seen: list[float] = []
+
+    def watched(function: Any) -> Any:
+        def tick(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            seen.append(result)
+            return result
+
+        return tick
+
+    scheduler = Scheduler(app, schedule={"a": {"task": "a", "schedule": 1}}, lazy=True)
+    waits = iter([0.25, 0.5, 0.75])
+    monkeypatch.setattr(scheduler, "_tick", lambda: next(waits))
+    assert scheduler.tick() == 0.25 and seen == []
+    monkeypatch.setattr(celery.beat.Scheduler, "tick", wrap(watched(celery.beat.Scheduler.tick)))
+    assert [scheduler.tick(), scheduler.tick()] == [0.5, 0.75]
+    assert len(seen) == 2
 
 
 def test_a_task_with_something_of_its_own_shows(app: Celery) -> None:
