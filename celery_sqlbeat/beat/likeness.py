@@ -61,7 +61,11 @@ def routes_by_name_alone(app: Any) -> bool:
 
 
 def likeness(
-    outlet: Outlet, options: Mapping[str, Any], check: Callable[..., Any] | None, serializer: str
+    outlet: Outlet,
+    options: Mapping[str, Any],
+    check: Callable[..., Any] | None,
+    serializer: str,
+    queue: str | None,
 ) -> Likeness | None:
     """What others may share with the message just published with these options; None if it is one of its own."""
     first = outlet.first
@@ -86,7 +90,7 @@ def likeness(
         own_root,
         (options.get("argsrepr"), options.get("kwargsrepr")),
         seconds,
-        queue_name(first.options),
+        queue,
         check,
     )
 
@@ -164,17 +168,6 @@ class Sitting:
             headers["eta"], headers["expires"] = self.instants(like.seconds)
         outlet.begin(claim.run_id, label)
         outlet.post(like.shape, headers, body)
-
-
-def queue_name(options: Mapping[str, Any]) -> str | None:
-    """The queue that a message goes to; None where an exchange alone decides that."""
-    exchange = options.get("exchange")
-    exchange = getattr(exchange, "name", exchange)
-    if not exchange:
-        name: str | None = options.get("routing_key")
-        return name
-    bound = [queue for queue in options.get("declare") or () if getattr(queue.exchange, "name", None) == exchange]
-    return bound[0].name if len(bound) == 1 else None
 
 
 def _as_bytes(body: Any, encoding: str) -> Any:

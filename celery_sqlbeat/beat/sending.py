@@ -25,11 +25,10 @@ from celery_sqlbeat.beat.likeness import (
     Sitting,
     key_of,
     likeness,
-    queue_name,
     routes_by_name_alone,
 )
 from celery_sqlbeat.beat.outlets import Outlet
-from celery_sqlbeat.beat.routing import queue_of
+from celery_sqlbeat.beat.routing import published_to, queue_of
 from celery_sqlbeat.beat.untouched import Quiet, is_stock_app, is_stock_scheduler, is_stock_task
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import Claim
@@ -94,7 +93,7 @@ class Sender:
         if self._is_hooked:
             outlet.begin(claim.run_id, label)
             self._send_entry(claim, outlet)
-            return self._destination(outlet)
+            return self._destination(claim, outlet)
         if self._logs:
             celery.beat.info("Scheduler: Sending due task %s (%s)", claim.job_name, claim.task_name)
         args = celery.beat._evaluate_entry_args(claim.args)
@@ -107,7 +106,7 @@ class Sender:
             return Destination(like.queue, like.seconds[0] or 0.0, like.seconds[1])
         outlet.begin(claim.run_id, label)
         self._send_first(claim, outlet, args, kwargs, key)
-        return self._destination(outlet)
+        return self._destination(claim, outlet)
 
     def _send_first(
         self, claim: Claim, outlet: Outlet, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
@@ -136,7 +135,8 @@ class Sender:
             **options,
         )
         if key is not None and len(self._likenesses) < MOST_KINDS:
-            like = likeness(outlet, options, check, self._app.conf.task_serializer)
+            queue = self._queue(claim, outlet)
+            like = likeness(outlet, options, check, self._app.conf.task_serializer, queue)
             if like is not None:
                 self._likenesses[key] = like
 
@@ -159,16 +159,19 @@ class Sender:
             self._raised = error
             raise
 
-    def _destination(self, outlet: Outlet) -> Destination:
+    def _destination(self, claim: Claim, outlet: Outlet) -> Destination:
         if outlet.first is None:
             return Destination(None, 0.0, None)
         headers = outlet.first.headers
         eta, expires = headers.get("eta"), headers.get("expires")
         return Destination(
-            queue_name(outlet.first.options),
+            self._queue(claim, outlet),
             self._seconds_until(eta) if eta else 0.0,
             self._seconds_until(expires) if expires else None,
         )
+
+    def _queue(self, claim: Claim, outlet: Outlet) -> str | None:
+        return published_to(self._app, claim, outlet.first.options) if outlet.first is not None else None
 
     def _seconds_until(self, instant: Any) -> float:
         at = maybe_make_aware(maybe_iso8601(instant), self._app.timezone)
