@@ -13,6 +13,7 @@ from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.options import check_options
 from celery_sqlbeat.policy import Policies, Policy, fields_from_text, policy_for
 from celery_sqlbeat.schedule import COALESCE, Every, Fire, Misfire, Skip, Timeline, parse, zone_named
+from celery_sqlbeat.schedule.edges import BOUNDS, within
 
 DEFAULT_MINUTES = 10  # as the column's default says
 MOST_MINUTES = 527_040  # a year; more is a mistyped number
@@ -141,9 +142,11 @@ def read_call(row: CallText) -> Call:
 
 def instant(field: str, value: Any) -> datetime:
     """The instant in a column; the store hands on what it could not read as it is."""
-    if isinstance(value, datetime):
-        return value
-    raise FieldError(field, value, "write an instant in UTC as YYYY-MM-DD HH:MM:SS")
+    if not isinstance(value, datetime):
+        raise FieldError(field, value, "write an instant in UTC as YYYY-MM-DD HH:MM:SS")
+    if within(value) is None:
+        raise FieldError(field, value, BOUNDS)
+    return value
 
 
 @lru_cache(maxsize=16384)  # many jobs share one schedule; the texts are short

@@ -71,6 +71,10 @@ class OtherBroker(SqlbeatError):
         self.own, self.beat, self.other = own, beat, other
 
 
+class RowRefused(StoreError):
+    """The database refuses what stands in some row of a batch; the other rows could be written."""
+
+
 class DriverMissing(StoreError):
     """The driver of this kind of database is not installed."""
 

@@ -13,6 +13,7 @@ from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import (
     CODE_SCHEDULE,
+    LONGEST_QUARANTINE,
     SCHEDULE,
     Advance,
     Attempt,
@@ -30,7 +31,6 @@ from celery_sqlbeat.schedule import Gap, Misfire, Skip
 
 logger = logging.getLogger(__name__)
 
-LONGEST_REASON = 500  # characters, as wide as the column
 HIGHEST_FENCE = 2**62  # half of what the column holds: a fence grows with every claim, and by an epoch at each recovery
 
 
@@ -185,5 +185,5 @@ def _report(error: Exception) -> None:
 
 def _reason(error: Exception) -> str:
     if not isinstance(error, FieldError):
-        return f"this row cannot be planned ({type(error).__name__}): correct it"[:LONGEST_REASON]
-    return str(error)[:LONGEST_REASON]
+        return f"this row cannot be planned ({type(error).__name__}): correct it"[:LONGEST_QUARANTINE]
+    return str(error)[:LONGEST_QUARANTINE]

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from celery_sqlbeat.model import Quarantine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store.protocol import FIRST_ID, AdminStore, BeatStore
 
@@ -55,12 +56,20 @@ class Tending:
             if not rows:
                 break
             after = rows[-1].job_id
+            names = {row.job_id: row.job_name for row in rows}
             if doomed := [row.job_id for row in rows if row.delete_requested]:
-                self._store.delete_requested(doomed)
+                for job_id, reason in self._store.delete_requested(doomed).refused.items():
+                    logger.error("job %s cannot be deleted: %s", names[job_id], reason)
             mends, quarantines = self._planner.mend([row for row in rows if not row.delete_requested])
-            for quarantine in quarantines:
+            written = self._store.mend(mends, quarantines)
+            refused = [
+                Quarantine(row.job_id, row.job_name, row.fence, written.refused[row.job_id])
+                for row in rows
+                if row.job_id in written.refused and row.quarantine != written.refused[row.job_id]
+            ]
+            for quarantine in (*quarantines, *refused):
                 logger.error("job %s is set aside: %s", quarantine.job_name, quarantine.reason)
-            done += len(self._store.mend(mends, quarantines))
+            done += len(written.done) + len(self._store.mend([], refused).done)
             if len(rows) < _BATCH:
                 break
         return done

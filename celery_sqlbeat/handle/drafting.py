@@ -15,6 +15,7 @@ from celery_sqlbeat.model import JobDraft
 from celery_sqlbeat.options import storable
 from celery_sqlbeat.policy import policy_fields, row_error
 from celery_sqlbeat.schedule import zone_named
+from celery_sqlbeat.schedule.edges import BOUNDS, within
 from celery_sqlbeat.schedule.stock import from_celery, zone_of
 
 LONGEST_NAME = LONGEST_REASON = 200  # characters, as wide as the columns on every database
@@ -125,9 +126,12 @@ def instant(field: str, value: object) -> datetime | None:
     if not isinstance(found, datetime) or found.tzinfo is None:
         raise FieldError(field, shown(value), "write an instant with its time zone, such as 2027-01-31T09:00:00Z")
     try:
-        return found.astimezone(timezone.utc)
+        at = within(found.astimezone(timezone.utc))
     except OverflowError:
-        raise FieldError(field, shown(value), "this instant lies outside the calendar") from None
+        at = None
+    if at is None:
+        raise FieldError(field, shown(value), BOUNDS)
+    return at
 
 
 def _name(field: str, value: object, what: str) -> str:

@@ -11,6 +11,7 @@ from celery_sqlbeat.model.code import (
 )
 from celery_sqlbeat.model.plan import (
     FINISHED,
+    LONGEST_QUARANTINE,
     MANUAL,
     PAUSED,
     SCHEDULE,
@@ -41,6 +42,7 @@ __all__ = [
     "CODE_SCHEDULE",
     "FINISHED",
     "LEFT_THE_CODE",
+    "LONGEST_QUARANTINE",
     "MANUAL",
     "PAUSED",
     "SCHEDULE",

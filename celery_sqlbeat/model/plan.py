@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 SCHEDULE = "schedule"  # the kinds of slot
 MANUAL = "manual"
 FINISHED = "finished"  # why the database disables a job whose schedule has no slot left
+LONGEST_QUARANTINE = 500  # characters, as wide as the column
 PAUSED = "paused"  # why slots of a job were skipped, and why it is disabled, where nobody gave another reason
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 
 from celery_sqlbeat.errors import ScheduleError
+from celery_sqlbeat.schedule.edges import within
 
 SHORTEST = timedelta(milliseconds=1)  # below it beat could not keep up with a single job
 LONGEST = timedelta(days=36500)  # a century; "never" is a paused job, not an interval
@@ -67,7 +68,7 @@ def read_every(words: list[str], text: str) -> Every:
 def step(every: Every, start: datetime, zone: tzinfo) -> datetime | None:
     """When an interval that begins at `start` ends; None beyond the end of the calendar."""
     try:
-        return _rounded_end(every.interval, start, zone) if every.relative else start + every.interval
+        return within(_rounded_end(every.interval, start, zone) if every.relative else start + every.interval)
     except OverflowError:
         return None
 

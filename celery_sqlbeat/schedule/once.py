@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from celery_sqlbeat.errors import ScheduleError
+from celery_sqlbeat.schedule.edges import BOUNDS, within
 
 ALLOWED = "an instant is written like once 2027-01-31T09:00:00Z, or with an offset as in once 2027-01-31T10:00:00+01:00"
 
@@ -27,9 +28,12 @@ class Once:
                 f"once {self.at.isoformat()}", "say the time zone: add Z for UTC, or an offset as in +01:00"
             )
         try:
-            object.__setattr__(self, "at", self.at.astimezone(timezone.utc))
+            at = within(self.at.astimezone(timezone.utc))
         except OverflowError:
-            raise ScheduleError(f"once {self.at.isoformat()}", "this instant lies outside the calendar") from None
+            at = None
+        if at is None:
+            raise ScheduleError(f"once {self.at.isoformat()}", f"{BOUNDS}; disable a job that is never to run")
+        object.__setattr__(self, "at", at)
 
     def __str__(self) -> str:
         return f"once {self.at.replace(tzinfo=None).isoformat()}Z"

@@ -1,16 +1,37 @@
 """What a beat does to the database: claim, mark, give back, take over what ended, and ask when to wake."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from operator import itemgetter
+from typing import Any, TypeVar
 
+from celery_sqlbeat.errors import RowRefused, TransientError
 from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
-from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, DueJob, HeldLease, LooseRow, Mend, Plan, Quarantine
+from celery_sqlbeat.model import (
+    LONGEST_QUARANTINE,
+    SCHEDULE,
+    Attempt,
+    Claim,
+    DueJob,
+    HeldLease,
+    LooseRow,
+    Mend,
+    Plan,
+    Quarantine,
+)
 from celery_sqlbeat.store.database import Conflict, Database
-from celery_sqlbeat.store.protocol import FIRST_ID, Answer, Claimed, Plans
+from celery_sqlbeat.store.halving import in_halves
+from celery_sqlbeat.store.protocol import FIRST_ID, Answer, Claimed, Plans, Written
 from celery_sqlbeat.store.run_store import Release, delete_free, release
-from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.session import Row, Session
 from celery_sqlbeat.store.wake import Wake
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=tuple[Any, ...])
 
 
 class SqlBeatStore:
@@ -22,11 +43,55 @@ class SqlBeatStore:
         self._beat = beat
 
     def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
+        seen: list[DueJob] = []
+        all_of_them = partial(self._claim, plan, batch_size, dispatch_seconds, code_keys, seen)
+        try:
+            return all_of_them()
+        except RowRefused as error:
+            return self._claim_in_halves(all_of_them, tuple(seen), error)
+
+    def _claim_in_halves(
+        self, claim: Callable[[Collection[str]], Claimed], due: Sequence[DueJob], error: RowRefused
+    ) -> Claimed:
+        """The database refuses some row of the batch: claim the others, and set that one aside."""
+        parts = [Claimed([], Plan([], [], [], [], []), {})]
+
+        def write(part: Sequence[DueJob]) -> None:
+            try:
+                parts.append(claim({job.job_id for job in part}))
+            except TransientError:
+                if not any(part.claims for part in parts):
+                    raise
+                # What is claimed by now goes out; the rest stays due.
+
+        def set_aside(job: DueJob, why: RowRefused) -> None:
+            quarantine = Quarantine(job.job_id, job.job_name, job.fence, refusal(str(why)))
+            if job.job_id in self.mend([], [quarantine]).done:
+                parts.append(Claimed([], Plan([], [], [], [], [quarantine]), {}))
+            else:
+                logger.error("job %s cannot be claimed, nor set aside: %s", job.job_name, quarantine.reason)
+
+        in_halves(due, write, set_aside, error)
+        return _joined(parts, {job.job_id: job.job_name for job in due})
+
+    def _claim(
+        self,
+        plan: Plans,
+        batch_size: int,
+        dispatch_seconds: float,
+        code_keys: Sequence[str],
+        seen: list[DueJob],
+        among: Collection[str] | None = None,
+    ) -> Claimed:
+        """`among`: nothing but these jobs; `seen` is told which were due."""
         attempted: list[Claimed] = []
 
         def work(session: Session, renumbered: bool = False) -> Claimed:
             attempted.clear()
             due = self._due(session, batch_size, code_keys)
+            if among is not None:
+                due = [job for job in due if job.job_id in among]
+            seen[:] = due
             made = plan(due, _attempts(session, due))
             if renumbered:
                 made = _renumbered(session, made)
@@ -52,9 +117,10 @@ class SqlBeatStore:
 
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
         rows = [(c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in published]
-        if not rows:
-            return set
-        answer = self._database.ask("mark_published", sorted(rows, key=_by_run))
+        return self._in_parts(sorted(rows, key=_by_run), self._mark_published, "was not marked as published")
+
+    def _mark_published(self, rows: Sequence[Row]) -> Answer:
+        answer = self._database.ask("mark_published", rows)
         return lambda: {row[0] for row in answer()}
 
     def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
@@ -76,13 +142,15 @@ class SqlBeatStore:
 
     def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
         releases = [Release(lease.job_id, lease.run_id, lease.claim_id, lease.fence, end) for lease, end in endings]
-        return release(self._database, self._namespace, releases, only_ended=True, grace_seconds=grace_seconds)()
+        free = partial(release, self._database, self._namespace, only_ended=True, grace_seconds=grace_seconds)
+        return self._in_parts(releases, free, "was not taken over")()
 
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
-        if not rows:
-            return set()
-        return {row[0] for row in self._database.fetch("extend_queued", sorted(rows, key=_by_run), beat=self._beat)}
+        return self._in_parts(sorted(rows, key=_by_run), self._extend_queued, "has no later deadline")()
+
+    def _extend_queued(self, rows: Sequence[Row]) -> Answer:
+        return lambda: {row[0] for row in self._database.fetch("extend_queued", rows, beat=self._beat)}
 
     def free_strays(self, lock_seconds: float) -> list[str]:
         found = self._database.fetch("free_strays", namespace=self._namespace, lock_seconds=lock_seconds)
@@ -106,19 +174,35 @@ class SqlBeatStore:
         )
         return [LooseRow._make(row) for row in rows]
 
-    def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> set[str]:
-        done = set()
+    def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> Written:
+        written = Written(set(), {})
         for block, rows in (
             ("mend_jobs", sorted(tuple(mend) for mend in mends)),
             ("quarantine_jobs", sorted((q.job_id, q.fence, q.reason) for q in quarantines)),
         ):
-            if rows:
-                done |= {row[0] for row in self._database.fetch(block, rows)}
-        return done
+            self._write(written, rows, partial(self._fetch_ids, block))
+        return written
 
-    def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
+    def delete_requested(self, job_ids: Iterable[str]) -> Written:
+        written = Written(set(), {})
         rows = [(job_id,) for job_id in sorted(job_ids)]
-        return self._database.write(lambda session: delete_free(session, self._namespace, rows))
+        self._write(
+            written,
+            rows,
+            lambda part: self._database.write(lambda session: delete_free(session, self._namespace, part)),
+        )
+        return written
+
+    def _write(self, written: Written, rows: Sequence[Row], write: Callable[[Sequence[Row]], set[str]]) -> None:
+        """Write rows that begin with the id of their job, but for those that the database refuses."""
+        in_halves(
+            rows,
+            lambda part: written.done.update(write(part)),
+            lambda row, why: written.refused.update({row[0]: refusal(str(why))}),
+        )
+
+    def _fetch_ids(self, block: str, rows: Sequence[Row]) -> set[str]:
+        return {row[0] for row in self._database.fetch(block, rows)}
 
     def _due(self, session: Session, batch_size: int, code_keys: Sequence[str]) -> list[DueJob]:
         scope = {"namespace": self._namespace, "code_keys": list(code_keys)}
@@ -151,7 +235,39 @@ class SqlBeatStore:
 
     def _release_claims(self, claims: Iterable[Claim], ending: Ending) -> Answer:
         releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c in claims]
-        return release(self._database, self._namespace, releases, only_unstarted=True)
+        free = partial(release, self._database, self._namespace, only_unstarted=True)
+        return self._in_parts(releases, free, "was not released")
+
+    def _in_parts(self, rows: Sequence[R], write: Callable[[Sequence[R]], Answer], failure: str) -> Answer:
+        """Write rows whose second value is a run, but for those that the database refuses."""
+        if not rows:
+            return set
+        answer = write(rows)
+
+        def answered() -> set[str]:
+            try:
+                return answer()
+            except RowRefused as error:
+                done: set[str] = set()
+
+                def tell(row: R, why: RowRefused) -> None:
+                    logger.error("run %s %s: the database refuses it: %s", row[1], failure, why)
+
+                in_halves(rows, lambda part: done.update(write(part)()), tell, error)
+                return done
+
+        return answered
+
+
+def refusal(text: str) -> str:
+    """Why a job is set aside that the database does not take."""
+    return f"the database refuses this row: {text}"[:LONGEST_QUARANTINE]
+
+
+def _joined(parts: Sequence[Claimed], names: Mapping[str, str]) -> Claimed:
+    """What the parts of a batch became, as one."""
+    plan = Plan(*(list(chain.from_iterable(some)) for some in zip(*(part.plan for part in parts), strict=True)))
+    return Claimed([claim for part in parts for claim in part.claims], plan, names)
 
 
 # Every statement locks the jobs in the order of their runs, so that no two of them wait for each other.

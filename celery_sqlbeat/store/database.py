@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import tenacity
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, RowRefused, StoreError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, WAITS, Fault
 from celery_sqlbeat.store.lender import Lender
@@ -256,6 +256,8 @@ class Database:
             self._breaker.succeeded()  # an error, but the database answered
         if failure.fault is Fault.CONFLICT:
             return Conflict(text)
+        if failure.fault is Fault.REFUSED:
+            return RowRefused(text)
         if failure.fault is Fault.FATAL:
             return StoreError(text)
         kind = DatabaseAway if failure.fault in AWAY else DatabaseBusy

@@ -13,6 +13,9 @@ class Fault(Enum):
     LOST = "lost"  # no connection, or it broke: again on a new one
     AMBIGUOUS = "ambiguous"  # the answer to a commit did not come: ask what became of it
     CONFLICT = "conflict"  # a unique key is taken: the caller knows why
+    REFUSED = (
+        "refused"  # a value, a constraint or a trigger refuses some row: the other rows of the batch could be written
+    )
     FATAL = "fatal"  # again would not help
 
 

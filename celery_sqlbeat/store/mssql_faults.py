@@ -31,6 +31,22 @@ FAULTS = {
     # A unique key is taken.
     2601: Fault.CONFLICT,  # by a row of a unique index
     2627: Fault.CONFLICT,  # by a row of a constraint
+    # What stands in a row: a value that its column does not take, a constraint, a trigger.
+    220: Fault.REFUSED,  # overflow
+    241: Fault.REFUSED,  # no instant
+    242: Fault.REFUSED,  # an instant out of range
+    245: Fault.REFUSED,  # no conversion
+    515: Fault.REFUSED,  # NULL
+    517: Fault.REFUSED,  # a sum beyond the calendar
+    547: Fault.REFUSED,  # a constraint
+    550: Fault.REFUSED,  # the check of a view
+    2628: Fault.REFUSED,  # too long
+    3609: Fault.REFUSED,  # a trigger has ended the transaction
+    8114: Fault.REFUSED,  # no conversion
+    8115: Fault.REFUSED,  # overflow
+    8152: Fault.REFUSED,  # too long
+    8169: Fault.REFUSED,  # no uniqueidentifier
+    50000: Fault.REFUSED,  # raised by a trigger of the shop's own
     # Too much to do: memory, locks, space, or the limits of a tier.
     701: Fault.THROTTLED,  # not enough memory to run the statement
     802: Fault.THROTTLED,  # not enough memory in the buffer pool

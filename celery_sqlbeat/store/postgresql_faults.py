@@ -21,6 +21,12 @@ STATES = {
     "40003": Fault.AMBIGUOUS,  # statement_completion_unknown
     "58030": Fault.LOST,  # io_error
     "23505": Fault.CONFLICT,
+    # What stands in a row.
+    "22": Fault.REFUSED,  # a value that its type does not take
+    "23": Fault.REFUSED,  # a constraint
+    "44": Fault.REFUSED,  # the check of a view
+    "54": Fault.REFUSED,  # beyond a limit, as a value too long for an index
+    "P0001": Fault.REFUSED,  # raise_exception: a trigger's own
 }
 # A refused connection has no SQLSTATE, only the server's text. In another language than English it is taken for lost.
 _REFUSED = re.compile(

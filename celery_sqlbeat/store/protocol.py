@@ -58,6 +58,14 @@ class Claimed(NamedTuple):
         return len(self.names)
 
 
+class Written(NamedTuple):
+    """The outcome of a batch of rows, by job id."""
+
+    done: set[str]
+    refused: dict[str, str]
+    """What the database does not take, and why; all others could be written."""
+
+
 class NewestRelease(NamedTuple):
     """Which release of a `beat_schedule` is the newest that has a live beat, and which one the table holds."""
 
@@ -124,10 +132,10 @@ class BeatStore(Protocol):
     def loose_rows(self, batch_size: int, after_id: str = FIRST_ID) -> list[LooseRow]:
         """Rows that need attention: without a next run, in another form of time, in quarantine, to be deleted."""
 
-    def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> set[str]:
+    def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> Written:
         """Write what was found out about loose rows; those that changed meanwhile are left for the next look."""
 
-    def delete_requested(self, job_ids: Iterable[str]) -> set[str]:
+    def delete_requested(self, job_ids: Iterable[str]) -> Written:
         """Delete the jobs whose deletion was asked for and whose runs have ended."""
 
 

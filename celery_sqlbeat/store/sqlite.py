@@ -26,6 +26,9 @@ _FAULTS = {
     "SQLITE_CANTOPEN": Fault.LOST,
     "SQLITE_CONSTRAINT_UNIQUE": Fault.CONFLICT,
     "SQLITE_CONSTRAINT_PRIMARYKEY": Fault.CONFLICT,
+    "SQLITE_CONSTRAINT": Fault.REFUSED,  # any other, and what a trigger raises
+    "SQLITE_MISMATCH": Fault.REFUSED,
+    "SQLITE_TOOBIG": Fault.REFUSED,
 }
 # Python 3.10 gives no code with the error, only SQLite's fixed English text.
 _TEXTS = {
@@ -37,6 +40,9 @@ _TEXTS = {
     "disk I/O error": Fault.LOST,
     "unable to open database file": Fault.LOST,
     "UNIQUE constraint failed": Fault.CONFLICT,
+    "CHECK constraint failed": Fault.REFUSED,
+    "NOT NULL constraint failed": Fault.REFUSED,
+    "FOREIGN KEY constraint failed": Fault.REFUSED,
 }
 _UNREADABLE = "Could not decode to UTF-8"  # the driver's own text; it has no code
 

@@ -1,15 +1,19 @@
 """What a worker does to the database: start, extend, finish. It cannot claim."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.halving import in_halves
 from celery_sqlbeat.store.protocol import Extended
 from celery_sqlbeat.store.run_store import Release, releasing
 from celery_sqlbeat.store.session import Row, Session
 from celery_sqlbeat.store.steps import Steps, run
+
+logger = logging.getLogger(__name__)
 
 _BY_RETRIES = itemgetter(StartRequest._fields.index("celery_retries"))
 
@@ -62,7 +66,12 @@ class SqlWorkerStore:
         """The run ids missed, and those of them that are not lost; `at` is where a row has its run id."""
         if not rows:
             return set(), set()
-        kept = {row[0] for row in self._database.fetch(extend, rows)}
+        kept: set[str] = set()
+        in_halves(
+            rows,
+            lambda part: kept.update(row[0] for row in self._database.fetch(extend, part)),
+            lambda row, why: logger.error("run %s was not extended: the database refuses it: %s", row[at], why),
+        )
         missed = [row[:-1] for row in rows if row[at] not in kept]
         busy = {row[0] for row in self._database.read(read_busy, missed)} if missed else set()
         return {row[at] for row in missed}, busy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from celery_sqlbeat.checks import is_encodable, shown
@@ -21,7 +20,6 @@ from celery_sqlbeat.transfer.arrivals import Arrival
 _DEFINITION = ("name", "task", "schedule", "args", "kwargs", "options", "enabled", "start", *KINDS)
 _STATE = ("next_run_time", "last_run_time", "disabled_reason")
 FIELDS = (*_DEFINITION, *_STATE)
-_EARLIEST, _LATEST = 2, 9998  # years that every database can keep
 _NAMES = {
     "JobName": "name",
     "TaskName": "task",
@@ -121,31 +119,18 @@ def _read(number: int, fields: dict[str, Any], rules: Rules) -> Numbered:
     try:
         definition = {key: fields.get(key) for key in _DEFINITION}
         wanted = wish(rules, **definition)
-        if wanted.start_at is not None:
-            _in_range("start", wanted.start_at, fields["start"])
         reason = _reason(fields.get("disabled_reason"), wanted)
         arrival = Arrival(
             wanted.text.job_name,
             definition,
-            last_run_time=_instant("last_run_time", fields.get("last_run_time")),
-            next_run_time=_instant("next_run_time", fields.get("next_run_time")),
+            last_run_time=instant("last_run_time", fields.get("last_run_time")),
+            next_run_time=instant("next_run_time", fields.get("next_run_time")),
             disabled_reason=reason,
             finished=reason == FINISHED,
         )
     except FieldError as error:
         raise LineError(number, _name_in_file(error.field), error.value, error.remedy) from None
     return Numbered(number, arrival, wanted)
-
-
-def _instant(field: str, value: object) -> datetime | None:
-    found = instant(field, value)
-    return None if found is None else _in_range(field, found, value)
-
-
-def _in_range(field: str, at: datetime, value: object) -> datetime:
-    if not _EARLIEST <= at.year <= _LATEST:
-        raise FieldError(field, value, f"an instant lies in the years {_EARLIEST} to {_LATEST}")
-    return at
 
 
 def _reason(value: object, wanted: Wish) -> str | None:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from celery.utils.time import maybe_make_aware
 from kombu.utils.encoding import safe_str
 
+from celery_sqlbeat.checks import LONGEST
+
 
 class Report(NamedTuple):
     """What is stored of an error; the store bounds it."""
@@ -33,10 +35,13 @@ def text_of(error: BaseException) -> str:
 
 
 def seconds_until(when: Any, app: Any) -> float:
-    """How long until Celery's own retry is due: it says so in seconds, as an instant, or not at all (at once)."""
+    """How long until Celery's own retry is due: it says so in seconds, as an instant, or not at all (at once).
+
+    At most the longest time that a lease may last: then the attempt is looked after, however far the retry is away.
+    """
     if isinstance(when, numbers.Real):
-        return max(0.0, float(when))
+        return min(max(0.0, float(when)), LONGEST)
     if isinstance(when, datetime):
         at: datetime = maybe_make_aware(when, app.timezone)
-        return max(0.0, (at - datetime.now(timezone.utc)).total_seconds())
+        return min(max(0.0, (at - datetime.now(timezone.utc)).total_seconds()), LONGEST)
     return 0.0

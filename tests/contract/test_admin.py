@@ -195,9 +195,9 @@ def test_overlapping_runs_end_before_their_job_is_deleted(world: World) -> None:
     assert world.admin.jobs([name])[name].delete_requested == 1
     assert world.finish(runs[0])
     (row,) = world.beat.loose_rows(10)
-    assert world.beat.delete_requested([row.job_id]) == set()
+    assert world.beat.delete_requested([row.job_id]).done == set()
     assert world.finish(runs[1], Ending("retry", "failed", 60.0, 1))
-    assert world.beat.delete_requested([row.job_id]) == {row.job_id}
+    assert world.beat.delete_requested([row.job_id]).done == {row.job_id}
     assert world.states(name) == ["success", "cancelled"], "nobody would take the retry up"
 
 

@@ -427,7 +427,7 @@ def test_a_custom_schedule_without_a_next_run_is_left_to_a_beat_that_has_it(worl
     world.change("custom", NextRunTime=None)
     rows = world.beat.loose_rows(10)
     mends, quarantines = world.planner.mend(rows)
-    assert quarantines == [] and world.beat.mend(mends)
+    assert quarantines == [] and world.beat.mend(mends).done
     assert world.instant("custom", "nextruntime") == NOON
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.model import Attempt, DueJob, LooseRow
-from celery_sqlbeat.planning import LONGEST_REASON, Planner
+from celery_sqlbeat.model import LONGEST_QUARANTINE, Attempt, DueJob, LooseRow
+from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policies
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -92,7 +92,7 @@ def test_each_row_becomes_exactly_one_thing(data: st.DataObject) -> None:
         assert advance.next_slot is None or advance.next_slot > NOW
     for gap in plan.gaps:
         assert gap.first <= gap.last <= NOW and gap.slot_count >= 1
-    assert all(0 < len(quarantine.reason) <= LONGEST_REASON for quarantine in plan.quarantines)
+    assert all(0 < len(quarantine.reason) <= LONGEST_QUARANTINE for quarantine in plan.quarantines)
 
 
 @given(st.data())

@@ -43,7 +43,9 @@ def test_what_is_no_error_of_the_driver_is_fatal() -> None:
         ("08007", Fault.AMBIGUOUS),
         ("40003", Fault.AMBIGUOUS),
         ("23505", Fault.CONFLICT),
-        ("23514", Fault.FATAL),
+        ("23514", Fault.REFUSED),
+        ("22008", Fault.REFUSED),
+        ("P0001", Fault.REFUSED),
         ("28P01", Fault.FATAL),
         ("28000", Fault.FATAL),
         ("3D000", Fault.FATAL),
@@ -120,13 +122,13 @@ def test_a_key_that_is_taken_is_a_conflict(column: str) -> None:
     connection.close()
 
 
-def test_another_constraint_or_a_missing_table_is_fatal() -> None:
+def test_a_row_is_refused_by_another_constraint_and_a_missing_table_is_fatal() -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE t (a CHECK (a > 0))")
-    for wrong in ("INSERT INTO t VALUES (0)", "SELECT * FROM missing"):
+    for wrong, fault in (("INSERT INTO t VALUES (0)", Fault.REFUSED), ("SELECT * FROM missing", Fault.FATAL)):
         with pytest.raises(sqlite3.Error) as caught:
             connection.execute(wrong)
-        assert SQLITE.classify(caught.value) is Fault.FATAL
+        assert SQLITE.classify(caught.value) is fault
     connection.close()
 
 

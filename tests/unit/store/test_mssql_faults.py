@@ -16,7 +16,7 @@ DRIVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server]{} ({}) (SQLDriverConne
         ("42000", SERVER.format("42000", "Lock request time out period exceeded.", 1222), Fault.TRANSIENT),
         ("23000", SERVER.format("23000", "Violation of UNIQUE KEY constraint 'Jobs_Name'.", 2627), Fault.CONFLICT),
         ("23000", SERVER.format("23000", "Cannot insert duplicate key row in 'JobRuns_Slot'.", 2601), Fault.CONFLICT),
-        ("23000", SERVER.format("23000", "conflicted with the CHECK constraint", 547), Fault.FATAL),
+        ("23000", SERVER.format("23000", "conflicted with the CHECK constraint", 547), Fault.REFUSED),
         ("HY000", SERVER.format("HY000", "The service is currently busy.", 40501), Fault.THROTTLED),
         ("42000", SERVER.format("42000", "The session limit is 300 and has been reached.", 10928), Fault.THROTTLED),
         ("HY000", DRIVER.format("HY000", "Database 'x' is not currently available.", 40613), Fault.LOST),
