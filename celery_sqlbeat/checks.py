@@ -9,6 +9,8 @@ from typing import Any
 
 LONGEST = 366 * 86400.0  # seconds; SQL Server's DATEADD counts in an int, and no lease or grace means more than a year
 
+LONGEST_WAIT = 2.0**31 - 2 * LONGEST  # seconds, 66 years: an eta that is further away ends a wait there
+
 
 class NotAllowed(Exception):  # not an error of its own: the caller raises one that names the place
     """The value is not what its kind allows."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_sqlbeat.beat.brokers import Broker
 from celery_sqlbeat.beat.outlets import TIME_UP, Outlet, one_line
 from celery_sqlbeat.beat.sending import Declined, Sender
-from celery_sqlbeat.checks import LONGEST
+from celery_sqlbeat.checks import LONGEST_WAIT
 from celery_sqlbeat.errors import BrokerAway
 from celery_sqlbeat.model import Claim
 
@@ -33,7 +33,7 @@ class Sent(NamedTuple):
     @property
     def queued_seconds(self) -> float:
         """So long it may wait for its start before somebody looks after it."""
-        longest = min(self.claim.lease_seconds + self.wait_seconds, LONGEST)
+        longest = min(self.claim.lease_seconds + self.wait_seconds, LONGEST_WAIT)
         return longest if self.life_seconds is None else min(longest, self.life_seconds)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from celery.utils.time import maybe_make_aware
 from kombu.utils.encoding import safe_str
 
-from celery_sqlbeat.checks import LONGEST
+from celery_sqlbeat.checks import LONGEST_WAIT
 
 
 class Report(NamedTuple):
@@ -37,11 +37,11 @@ def text_of(error: BaseException) -> str:
 def seconds_until(when: Any, app: Any) -> float:
     """How long until Celery's own retry is due: it says so in seconds, as an instant, or not at all (at once).
 
-    At most the longest time that a lease may last: then the attempt is looked after, however far the retry is away.
+    At most so long as every database can add to an instant: then the attempt is looked after.
     """
     if isinstance(when, numbers.Real):
-        return min(max(0.0, float(when)), LONGEST)
+        return min(max(0.0, float(when)), LONGEST_WAIT)
     if isinstance(when, datetime):
         at: datetime = maybe_make_aware(when, app.timezone)
-        return min(max(0.0, (at - datetime.now(timezone.utc)).total_seconds()), LONGEST)
+        return min(max(0.0, (at - datetime.now(timezone.utc)).total_seconds()), LONGEST_WAIT)
     return 0.0
