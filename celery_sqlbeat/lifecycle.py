@@ -50,13 +50,14 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
 
 MAX_REPUBLISHES = 3
 LONGEST_QUEUED_SECONDS = 3600.0  # doubling stops at an hour
+CANNOT_BE_PUBLISHED = "cannot be published"
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LONGEST_REASON = 200  # characters, as wide as the column
 
 
-def by_way_of(after: str) -> str | None:
-    """The state on the way, where a run that runs cannot get to this one directly: the one before, in its row."""
-    return FAILED if (RUNNING, after) not in TRANSITIONS and (FAILED, after) in TRANSITIONS else None
+def by_way_of(after: str, before: str = RUNNING) -> str | None:
+    """The state on the way, where a run cannot get to this one directly: the one before, in its row."""
+    return FAILED if (before, after) not in TRANSITIONS and (FAILED, after) in TRANSITIONS else None
 
 
 class Ending(NamedTuple):
@@ -109,6 +110,20 @@ def after_failure(
     if failures > max_retries:
         return Ending(DLQ, "retries exhausted", None, 1, 0, error, traceback)
     return Ending(RETRY, "failed", backoff.seconds(failures, random), 1, 0, error, traceback)
+
+
+def after_refusal(
+    failures_before: int,
+    max_retries: int,
+    backoff: Backoff,
+    random: Callable[[], float],
+    error: str,
+    traceback: str | None = None,
+) -> Ending:
+    """As after a failure: what its message is made of may be mended before the next attempt."""
+    return after_failure(failures_before, max_retries, backoff, random, error, traceback)._replace(
+        reason=CANNOT_BE_PUBLISHED
+    )
 
 
 def after_lost_lease(

@@ -24,6 +24,7 @@ from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
+from celery_sqlbeat.lifecycle import Backoff
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
@@ -81,6 +82,7 @@ def assemble(
         settings.dispatch_timeout,
         machine.clock,
         machine.random,
+        Backoff(settings.retry_base, settings.retry_factor, settings.retry_max),
     )
     reaping = Reaping(
         beat_store,

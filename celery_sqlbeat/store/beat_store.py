@@ -129,6 +129,10 @@ class SqlBeatStore:
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
         return self._release_claims(claims, given_back(reason, seconds))()
 
+    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
+        releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c, ending in refused]
+        return release(self._database, self._namespace, releases, only_unstarted=True)()
+
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         return self._release_claims(claims, Ending(CANCELLED, reason))()
 
