@@ -29,9 +29,10 @@ from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.breaker import LONGEST_WAIT
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 15.0  # seconds between two tries of a worker of release 0.1.0; later ones come back within two
 
 
 class Parts(NamedTuple):
@@ -69,7 +70,7 @@ def assemble(
     importing = Importing(store.for_code(), code, imported, settings.beat_alive, differs)
     importing.bring()
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since))
-    sight = Sight(settings.heartbeat_interval + LONGEST_WAIT, 2 * settings.poll_interval, machine.clock)
+    sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
     calls = CodeCalls(code)
     firing = Firing(

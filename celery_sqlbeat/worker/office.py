@@ -30,7 +30,8 @@ from celery_sqlbeat.worker.timing import Timing
 
 logger = logging.getLogger(__name__)
 
-_FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0  # seconds between two tries to open the store
+_FIRST_LOOK, _LONGEST_LOOK = 0.5, 1.0  # seconds between two tries to open the store; half of it is jitter
+_AFTER_ERROR = 10.0  # seconds; after an error that nobody expected
 _LONGEST_ENDING = 10.0  # seconds that the end of a worker waits for its outcomes to be written
 
 
@@ -226,12 +227,13 @@ class Office:
                     self._say(str(error))
                 except Exception:
                     logger.exception("the worker cannot keep leases")
-                    wait = _LONGEST_LOOK
+                    wait = _AFTER_ERROR
             self._give_up()
             with self._lock:
                 soonest = min((one.give_up_at for one in self._early), default=float("inf"))
-            self._alarm.sleep(min(wait, max(0.01, soonest - time.monotonic())))
-            wait = min(_LONGEST_LOOK if self._looks_there() else 1.0, 2 * wait)
+            seconds = wait * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
+            self._alarm.sleep(min(seconds, max(0.01, soonest - time.monotonic())))
+            wait = min(_LONGEST_LOOK, 2 * wait)
 
     def _looks_there(self) -> bool:
         url = self.settings.database_url
