@@ -92,9 +92,17 @@ class Backoff(NamedTuple):
         return random() * min(bound, self.longest)
 
 
-def after_success(reason: str | None = None) -> Ending:
-    """The slot is done; the job goes on by its cadence."""
-    return Ending(SUCCESS, reason)
+def after_success(reason: str | None = None, error: str | None = None) -> Ending:
+    """The slot is done; the job goes on by its cadence. `error`: what went wrong once the body had returned."""
+    return Ending(SUCCESS, reason, error=error)
+
+
+def tried_again_in(
+    failures_before: int, max_retries: int, backoff: Backoff, random: Callable[[], float]
+) -> float | None:
+    """The seconds until another attempt, should this one fail; None where no retries are left."""
+    failures = failures_before + 1
+    return backoff.seconds(failures, random) if failures <= max_retries else None
 
 
 def after_failure(
@@ -106,10 +114,10 @@ def after_failure(
     traceback: str | None = None,
 ) -> Ending:
     """Another attempt while retries are left, then the dead letters."""
-    failures = failures_before + 1
-    if failures > max_retries:
+    seconds = tried_again_in(failures_before, max_retries, backoff, random)
+    if seconds is None:
         return Ending(DLQ, "retries exhausted", None, 1, 0, error, traceback)
-    return Ending(RETRY, "failed", backoff.seconds(failures, random), 1, 0, error, traceback)
+    return Ending(RETRY, "failed", seconds, 1, 0, error, traceback)
 
 
 def after_refusal(

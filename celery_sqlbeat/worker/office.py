@@ -9,10 +9,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.lifecycle import tried_again_in
 from celery_sqlbeat.model import Node, StartRequest
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.unpatched import original
@@ -127,8 +129,13 @@ class Office:
     ) -> None:
         """Write how a task ended."""
         if self.keeper is not None:  # always: it has made the holding
-            decided = ending(end, holding.run, self._backoff, random.random, error, traceback)
+            decided = ending(end, holding.run, self._backoff, partial(_luck, holding), error, traceback)
             self.keeper.finish(holding, decided, then)
+
+    def tried_again_in(self, holding: Holding) -> float | None:
+        """The seconds until another attempt, should this one fail; None where it is the last one."""
+        run = holding.run
+        return tried_again_in(run.failures, run.max_retries, self._backoff, partial(_luck, holding))
 
     def unstart(self, holding: Holding, then: Then | None = None) -> None:
         """Give back a run whose body never ran."""
@@ -294,3 +301,9 @@ class Office:
             self._early = deque(one for one in self._early if one.give_up_at > now)
         for one in late:
             native.called(lambda one=one: one.answered(Away("the database could not be asked")))  # type: ignore[misc]
+
+
+def _luck(holding: Holding) -> float:
+    if holding.luck is None:
+        holding.luck = random.random()  # noqa: S311 - a backoff is no secret
+    return holding.luck
