@@ -3,6 +3,8 @@
 No error carries a secret: whoever raises one has masked it before.
 """
 
+from collections.abc import Iterable
+
 _LONGEST_SHOWN = 200  # characters of a value in an error
 
 
@@ -54,10 +56,6 @@ class DatabaseBusy(TransientError):
 
     No outage: others get their answers, so it opens no breaker, and no beat waits for workers to come back.
     """
-
-
-class DatabaseUncertain(DatabaseBusy):
-    """The database answered with an error that no list has: what became of this work is not known for now."""
 
 
 class BrokerAway(SqlbeatError):
@@ -120,6 +118,23 @@ class NoSuchRun(SqlbeatError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"there is no run {run_id!r}, or it was purged: see celery -A app sqlbeat runs list")
         self.run_id = run_id
+
+
+class AppIsAlive(SqlbeatError):
+    """The jobs of an app are its own while a beat of it is alive."""
+
+    def __init__(self, owner: str, beat: str) -> None:
+        super().__init__(f"the app {owner!r} has a living beat, {beat}: stop its beats first, then adopt its jobs")
+        self.owner, self.beat = owner, beat
+
+
+class NoJobsOf(SqlbeatError):
+    """The app has no jobs in the namespace."""
+
+    def __init__(self, owner: str, namespace: str, others: Iterable[str]) -> None:
+        there = ", ".join(sorted(others)) or "none"
+        super().__init__(f"the app {owner!r} has no jobs in namespace {namespace!r}; apps that have some: {there}")
+        self.owner, self.namespace = owner, namespace
 
 
 class JobGoes(SqlbeatError):

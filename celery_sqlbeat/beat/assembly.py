@@ -24,15 +24,13 @@ from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
-from celery_sqlbeat.lifecycle import Backoff
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.breaker import LONGEST_WAIT
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_PAUSE = 15.0  # seconds between two tries of a worker of release 0.1.0; later ones come back within two
 
 
 class Parts(NamedTuple):
@@ -67,12 +65,14 @@ def assemble(
     rules = rules_of(app, settings)
     imported = CodePlanner(code, rules, first_runs(code, server_now, stock), stock, machine.ids)
     differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
-    importing = Importing(store.for_code(), code, imported, settings.beat_alive, differs)
+    calls = CodeCalls(code)
+    importing = Importing(
+        store.for_code(), code, imported, calls, settings.namespace, settings.beat_alive, differs, machine.clock
+    )
     importing.bring()
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since))
-    sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
+    sight = Sight(settings.heartbeat_interval + LONGEST_WAIT, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
-    calls = CodeCalls(code)
     firing = Firing(
         beat_store,
         planner,
@@ -83,7 +83,6 @@ def assemble(
         settings.dispatch_timeout,
         machine.clock,
         machine.random,
-        Backoff(settings.retry_base, settings.retry_factor, settings.retry_max),
     )
     reaping = Reaping(
         beat_store,
@@ -98,7 +97,13 @@ def assemble(
         bystanders,
     )
     tending = Tending(
-        beat_store, store.for_admin(), planner, settings.lock_timeout, settings.history_days, machine.clock
+        beat_store,
+        store.for_admin(),
+        planner,
+        settings.lock_timeout,
+        settings.history_days,
+        code.owner,
+        machine.clock,
     )
     tick = Tick(
         beat_store,
@@ -109,7 +114,7 @@ def assemble(
         reaping,
         tending,
         importing,
-        calls.keys,
+        calls,
         settings.poll_interval,
         settings.notice_interval,
         machine.clock,

@@ -16,6 +16,7 @@ from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import (
     CODE_SCHEDULE,
     LEFT_THE_CODE,
+    Beside,
     CodeAddition,
     CodeChange,
     CodeChanges,
@@ -24,6 +25,8 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.policy import fields_from_text
 from celery_sqlbeat.schedule import Every, parse
+
+_ALONE = Beside()
 
 
 class StockRun(NamedTuple):
@@ -73,28 +76,37 @@ class CodePlanner:
         self.since: dict[str, datetime] = {}
         """From when the entries of custom schedule classes count that never ran, by job name; known after a plan."""
 
-    def __call__(self, now: datetime, rows: Sequence[CodeRow]) -> CodeChanges:
-        """What makes these rows, which are all of this owner, say what the code says."""
+    def __call__(self, now: datetime, rows: Sequence[CodeRow], beside: Beside = _ALONE) -> CodeChanges:
+        """What makes these rows, which are all of this owner, say what the code says.
+
+        What newer releases of the owner have beside this one is theirs to define, and what any of them has did not
+        leave the code.
+        """
         known = {row.job_name: row for row in rows}
         self._note_since(now, known)
-        new = [one for name, one in self._code.entries.items() if name not in known]
+        theirs = beside.newer or frozenset()
+        new = [one for name, one in self._code.entries.items() if name not in known and name not in theirs]
         additions = [
             self._addition(job_id, one.definition, now)
             for job_id, one in zip(self._ids.run_ids(len(new)), new, strict=True)
         ]
         changes = []
         departures = []
+        spared = set()
         for row in rows:
             one = self._code.entries.get(row.job_name)
             if row.delete_requested:
                 continue
             if one is not None:
-                change = self._change(row, one, now)
+                change = None if row.job_name in theirs else self._change(row, one, now)
                 if change is not None:
                     changes.append(change)
             elif row.enabled and row.job_name not in self._code.wrong:
-                departures.append(row)
-        return CodeChanges(additions, changes, departures)
+                if beside.has(row.job_name):
+                    spared.add(row.job_name)
+                else:
+                    departures.append(row)
+        return CodeChanges(additions, changes, departures, frozenset(spared))
 
     def _note_since(self, now: datetime, known: Mapping[str, CodeRow]) -> None:
         for name, one in self._code.entries.items():

@@ -25,6 +25,8 @@ from celery_sqlbeat.schedule.stock import from_celery, to_celery, zone_of
 
 LONGEST_NAME = 200  # characters, as wide as the columns
 _NAMELESS = "celery"
+_MARK = 12  # characters of a digest
+_GROUP = "~"
 _FIELDS = ("task", "schedule", "args", "kwargs", "options", "relative", "last_run_at", "total_run_count")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in the name that Celery makes of a signature's repr
 _CLOCK_SECONDS = 5.0  # a clock of the entry's own that differs by less shows the time of day, in some zone
@@ -59,6 +61,11 @@ class CodeSchedule(NamedTuple):
     wrong: frozenset[str]
     """Job names of the entries that have a problem: they did not leave the code."""
 
+    def told(self) -> dict[str, str]:
+        """A digest of each entry by job name, for the other beats; those with a problem did not leave the code."""
+        marks = {name: digest(tuple(one.definition))[:_MARK] for name, one in self.entries.items()}
+        return marks | dict.fromkeys(self.wrong, "")
+
     def by_key(self) -> dict[str, CodeEntry]:
         """The entries that only a beat that has them may claim, by code key."""
         return {one.definition.code_key: one for one in self.entries.values() if one.definition.code_key is not None}
@@ -90,7 +97,11 @@ def read_entries(
         except Exception as error:
             problems.append(EntryProblem(str(name), _reason(error)))
             wrong.add(job_name)
-    release = release or digest(owner, [tuple(entries[name].definition) for name in sorted(entries)])
+    if release is None:
+        release = digest(owner, [tuple(entries[name].definition) for name in sorted(entries)])
+    else:
+        # Beats with other groups of entries may have the same release of the shop.
+        release += f"{_GROUP}{digest(sorted(entries.keys() | wrong))[:_MARK]}"
     return CodeSchedule(owner, release, entries, problems, frozenset(wrong - entries.keys()))
 
 
@@ -106,6 +117,17 @@ def owner_of(app: Any) -> str:
     source = getattr(app, "_config_source", None)
     named = app.main or (source if isinstance(source, str) else getattr(source, "__name__", None)) or _NAMELESS
     return job_name_of(named)
+
+
+def shown_release(release: str) -> str:
+    """A release as people named it, or the beginning of its digest."""
+    named = named_release(release)
+    return named if named != release else release[:_MARK]
+
+
+def named_release(release: str) -> str:
+    """A release as its setting names it, where it has one."""
+    return release.rpartition(_GROUP)[0] or release
 
 
 def job_name_of(name: object) -> str:

@@ -1,13 +1,19 @@
-"""Keeps the table saying what the code says: at the start, and again when the release that won has lost its beats."""
+"""Keeps the table saying what the code says: at the start, after changes by others, and as other beats come and go."""
 
 import logging
+import time
+from collections.abc import Callable
 
 from celery_sqlbeat.beat.code import CodePlanner
-from celery_sqlbeat.beat.entries import CodeSchedule
-from celery_sqlbeat.store.protocol import CodeStore, NewestRelease
+from celery_sqlbeat.beat.code_calls import CodeCalls
+from celery_sqlbeat.beat.entries import CodeSchedule, shown_release
+from celery_sqlbeat.beat.neighbours import problems
+from celery_sqlbeat.model import Beside, LivingRelease
+from celery_sqlbeat.store.protocol import CodeStore, CodeTally, Imported, NewestRelease
 
 logger = logging.getLogger(__name__)
 
+_REMIND_SECONDS = 600.0  # what others have to end is told again, not at every look
 _DIFFERENCES = (
     "Two things differ from stock beat by design: a job does not start again while its last run goes on (overlap), "
     "and a run that failed is tried again (max_retries). To have it as before, set "
@@ -19,40 +25,110 @@ class Importing:
     """The `beat_schedule` of this process on its way into the table."""
 
     def __init__(
-        self, store: CodeStore, code: CodeSchedule, plan: CodePlanner, alive_seconds: float, differs: bool
+        self,
+        store: CodeStore,
+        code: CodeSchedule,
+        plan: CodePlanner,
+        calls: CodeCalls,
+        namespace: str,
+        alive_seconds: float,
+        differs: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`differs`: some entry behaves otherwise than under stock beat."""
         self._store = store
         self._code = code
         self._plan = plan
+        self._calls = calls
+        self._namespace = namespace
         self._alive_seconds = alive_seconds
         self._differs = differs
+        self._clock = clock
+        self._told = code.told()
+        self._tally: CodeTally | None = None
+        self._spared: frozenset[str] = frozenset()
+        self._beside = Beside()
+        self._reminders: dict[tuple[str, str], float] = {}
 
     def bring(self) -> None:
-        """Write what the code says, unless a newer release has a live beat."""
+        """Write what the code says, except for what a newer release that has a live beat says otherwise."""
         code = self._code
-        is_first = self._newest().imported is None
-        done = self._store.import_code(code.owner, code.release, self._plan, self._alive_seconds)
-        if done.winner != code.release:
-            logger.info("release %s of %s defines the jobs; this beat has %s", done.winner, code.owner, code.release)
-            return
+        newest = self._newest()
+        done = self._import()
         for name, owner in done.kept.items():
             logger.error("entry %s is left out: a job of %s has this name already", name, owner or "the table")
+        if done.winner != code.release:
+            winner, own = shown_release(done.winner), shown_release(code.release)
+            logger.info("release %s of %s defines the jobs; this beat has %s", winner, code.owner, own)
+        else:
+            self._tell(done)
+        if newest.imported is None and self._differs:
+            logger.warning(_DIFFERENCES)
+        self._heed(self._living(newest))
+        self._name_orphans()
+
+    def keep(self) -> None:
+        """Write it again where the table may no longer say it, or other beats no longer what they had."""
+        newest = self._newest()
+        living = self._living(newest)
+        self._heed(living)
+        if self._is_outdated(newest, living):
+            done = self._import()
+            if done.winner == self._code.release != newest.imported or done.added or done.changed or done.left:
+                self._tell(done)
+
+    def _import(self) -> Imported:
+        code = self._code
+        done = self._store.import_code(code.owner, code.release, self._plan, self._alive_seconds, self._told)
+        self._tally, self._spared, self._beside = done.tally, done.spared, done.beside
+        return done
+
+    def _tell(self, done: Imported) -> None:
         logger.info(
             "beat_schedule of %s: %d jobs added, %d changed, %d left the code",
-            code.owner,
+            self._code.owner,
             len(done.added),
             len(done.changed),
             len(done.left),
         )
-        if is_first and self._differs:
-            logger.warning(_DIFFERENCES)
-
-    def keep(self) -> None:
-        """Write it again where this release is the newest that is alive, and the table has another one."""
-        newest = self._newest()
-        if newest.winner == self._code.release != newest.imported:
-            self.bring()
 
     def _newest(self) -> NewestRelease:
         return self._store.newest_release(self._code.owner, self._code.release, self._alive_seconds)
+
+    def _living(self, newest: NewestRelease) -> list[LivingRelease]:
+        return self._store.living(self._alive_seconds) if newest.has_others else []
+
+    def _is_outdated(self, newest: NewestRelease, living: list[LivingRelease]) -> bool:
+        if newest.winner == self._code.release != newest.imported or newest.tally != self._tally:
+            return True
+        others = [one for one in living if one.owner == self._code.owner and one.release != self._code.release]
+        if any(one.entries is None for one in others):
+            return False  # it may have any entry
+        theirs = {name for one in others for name in one.entries or ()}
+        # What was left to them is this beat's now: to disable, or to define.
+        return not self._spared <= theirs or not (self._beside.newer or theirs) & self._told.keys() <= theirs
+
+    def _heed(self, living: list[LivingRelease]) -> None:
+        """Leave to the others what is theirs, and say what is wrong about them."""
+        code, now = self._code, self._clock()
+        self._calls.learn(living, self._spared)
+        found = problems(self._namespace, code.owner, code.release, self._told, living)
+        self._reminders = {one.about: self._reminders.get(one.about, now) for one in found}
+        for one in found:
+            if self._reminders[one.about] <= now:
+                logger.warning("%s: %s", one.says, one.remedy)
+                self._reminders[one.about] = now + _REMIND_SECONDS
+
+    def _name_orphans(self) -> None:
+        """Name the apps whose jobs nobody claims: they were renamed, moved, or their beats are not started yet."""
+        living = {one.owner for one in self._store.living(self._alive_seconds)} | {self._code.owner}
+        for owner, jobs in sorted(self._store.owners().items()):
+            if owner not in living:
+                logger.warning(
+                    "%d enabled jobs belong to the app %s, whose beats alone claim them, and none of them is alive. "
+                    "If it was renamed to %s: celery -A app sqlbeat jobs adopt --owner %s",
+                    jobs,
+                    owner,
+                    self._code.owner,
+                    owner,
+                )

@@ -82,6 +82,9 @@ class Reaping:
     def _answer(self, lease: HeldLease) -> Ending | Republish | None:
         """What becomes of it; None where that is not known yet."""
         facts = EndedLease.of(lease)
+        is_queued = not lease.started and lease.published_at is not None
+        if is_queued and self._calls.is_sent_by_others(lease.job_name, lease.code_owner):
+            return None  # only they can make its message again
         claim = None if lease.started else self._claim(lease)
         expires_at = None if claim is None else self._expires_at(claim, lease)
         expired = expires_at is not None and (expires_at - lease.now).total_seconds() < _NEARLY_SECONDS
@@ -97,6 +100,8 @@ class Reaping:
     def _claim(self, lease: HeldLease) -> Claim | None:
         """The claim that its message carries; None where this beat cannot make that message again."""
         if lease.code_key is not None and lease.code_key not in self._calls.keys:
+            return None
+        if not self._calls.is_own(lease.job_name, lease.code_owner):
             return None
         try:
             return self._calls.filled([_claim_of(lease)])[0]

@@ -27,6 +27,7 @@ class Tending:
         planner: Planner,
         lock_seconds: float,
         history_days: float,
+        owner: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -34,6 +35,7 @@ class Tending:
         self._planner = planner
         self._lock_seconds = lock_seconds
         self._keep_seconds = history_days * _DAY
+        self._owner = owner
         self._clock = clock
         self._next_purge = clock()
 
@@ -52,7 +54,7 @@ class Tending:
     def _mend(self) -> int:
         done, after = 0, FIRST_ID
         for _ in range(_MOST_PAGES):
-            rows = self._store.loose_rows(_BATCH, after)
+            rows = self._store.loose_rows(_BATCH, after, self._owner)
             if not rows:
                 break
             after = rows[-1].job_id

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.firing import Fired, Firing
 from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.look import Look
@@ -46,7 +47,7 @@ class Tick:
         reaping: Reaping,
         tending: Tending,
         importing: Importing,
-        code_keys: Sequence[str],
+        calls: CodeCalls,
         poll_interval: float,
         notice_interval: float,
         clock: Callable[[], float] = time.monotonic,
@@ -60,7 +61,7 @@ class Tick:
         self._reaping = reaping
         self._tending = tending
         self._importing = importing
-        self._code_keys = code_keys
+        self._calls = calls
         self._poll = poll_interval
         self._notice = notice_interval or poll_interval
         self._clock = clock
@@ -187,7 +188,7 @@ class Tick:
 
     def _look(self) -> Look:
         sent_at = self._clock()
-        last, look = self._last, Look(self._store.next_wake(self._code_keys), sent_at, self._clock)
+        last, look = self._last, Look(self._store.next_wake(self._calls.claimable), sent_at, self._clock)
         if last is None or look.wake.stirs(last.wake):
             self._stirred_at = sent_at
         self._last = look
@@ -226,7 +227,7 @@ class Tick:
 
     def _later(self, look: Look, now: float) -> list[float]:
         """Until what comes after the rows that are due and cannot be had: nobody waits for those."""
-        later_at = self._store.starts_after(look.wake.now, self._code_keys)
+        later_at = self._store.starts_after(look.wake.now, self._calls.claimable)
         return [] if later_at is None else [max(look.seconds_until(later_at), self._spacing(now))]
 
     def _spacing(self, now: float, in_vain: int = 0) -> float:

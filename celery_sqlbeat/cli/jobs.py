@@ -28,9 +28,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Group, late={"import": "importing:import_jobs", "export": "exporting:export_jobs"})
+@click.group(
+    cls=Group,
+    late={
+        "import": "importing:import_jobs",
+        "export": "exporting:export_jobs",
+        "adopt": "adopting:adopt_jobs",
+    },
+)
 def jobs() -> None:
-    """The jobs: list, show, define, pause, resume, run now, delete, import and export."""
+    """The jobs: list, show, define, pause, resume, run now, delete, import, export and adopt."""
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -192,7 +199,10 @@ def delete(ctx: click.Context, name: str, force: bool, version: int | None, yes:
     else:
         click.echo(f"{name} is deleted when its runs have ended: celery -A app sqlbeat runs list {name}")
     if job is not None and job.code_owner is not None:
-        click.echo(f"the beat_schedule of {job.code_owner} defines it: it comes back when a beat next imports that")
+        click.echo(
+            f"the beat_schedule of {job.code_owner} defines it: its beats bring it back at their next look, as new; "
+            f"to stop it, take the entry out of the code, or: celery -A app sqlbeat jobs pause {name}"
+        )
 
 
 def _say(text: str, job: Job, as_json: bool) -> None:

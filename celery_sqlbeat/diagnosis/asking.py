@@ -27,7 +27,7 @@ def ask_code(app: Any, settings: Settings) -> Code:
     schedule = dict(app.conf.beat_schedule or {})
     code = read_entries(app, schedule, settings.release, settings.policies)
     policies = {name: policy_for(name, settings.policies) for name in code.entries}
-    return Code(frozenset(app.tasks), policies, tuple(code.problems))
+    return Code(frozenset(app.tasks), policies, tuple(code.problems), code.owner)
 
 
 def ask_broker(app: Any, seconds: float) -> Wire:

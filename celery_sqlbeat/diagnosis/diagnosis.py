@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.config import Settings
-from celery_sqlbeat.diagnosis import broker, clock, code, configuration, database, rows, workers
+from celery_sqlbeat.diagnosis import apps, broker, clock, code, configuration, database, rows, workers
 from celery_sqlbeat.diagnosis.asking import ask_broker, ask_code, ask_workers, within
 from celery_sqlbeat.diagnosis.facts import Code, Facts, Ground, Wire
 from celery_sqlbeat.diagnosis.finding import LEVELS, Finding
@@ -14,7 +14,15 @@ from celery_sqlbeat.diagnosis.reading import read_ground
 from celery_sqlbeat.errors import SqlbeatError, StoreError
 from celery_sqlbeat.store import Store, open_store
 
-FAMILIES = (configuration.findings, clock.findings, broker.findings, workers.findings, rows.findings, code.findings)
+FAMILIES = (
+    configuration.findings,
+    clock.findings,
+    broker.findings,
+    workers.findings,
+    apps.findings,
+    rows.findings,
+    code.findings,
+)
 QUESTIONS = 3  # to the workers, one after the other
 SLACK = 5.0  # seconds for connections to be made, beside the time that each question has
 

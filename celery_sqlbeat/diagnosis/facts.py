@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from celery_sqlbeat.beat.entries import EntryProblem
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.handle.status import Process
+from celery_sqlbeat.model import LivingRelease
 from celery_sqlbeat.policy import Policy
 from celery_sqlbeat.roster import Answer
 
@@ -21,6 +22,8 @@ class SeenJob:
     queue: str | None
     """None where that is decided elsewhere, or unknown."""
     lease_seconds: float
+    owner: str | None = None
+    """The app whose code defines it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Ground:
     skew_seconds: float
     processes: Sequence[Process]
     jobs: Jobs
+    living: Sequence[LivingRelease] = ()
+    """What the living beats have in their code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Code:
     policies: Mapping[str, Policy]
     """Of each entry of the beat_schedule, by its name."""
     problems: Sequence[EntryProblem]
+    owner: str = ""
+    """The app, as its jobs name it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     store_id, _ = nodes.identity()
     _, skew = server_clock(nodes)
     seen = processes(nodes.seen(HOUR), settings)
-    return Ground(store_id, skew, seen, read_jobs(app, store, rules, seconds))
+    living = store.for_code().living(settings.beat_alive)
+    return Ground(store_id, skew, seen, read_jobs(app, store, rules, seconds), living)
 
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:
@@ -59,4 +60,4 @@ def _seen(app: Any, page: list[JobRecord], rules: Rules) -> Iterator[SeenJob]:
         except FieldError:
             continue  # a beat sets it aside when it is due, with this reason
         call = definition.call
-        yield SeenJob(row.job_name, call.task_name, queue_of(app, call), definition.lease_seconds)
+        yield SeenJob(row.job_name, call.task_name, queue_of(app, call), definition.lease_seconds, row.code_owner)

@@ -8,6 +8,7 @@ from typing import Any
 from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.config import Settings, read_settings
 from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.handle.adopting import adopt_jobs
 from celery_sqlbeat.handle.dead import Dead
 from celery_sqlbeat.handle.explaining import Explanation
 from celery_sqlbeat.handle.inquiry import explain_job
@@ -31,7 +32,7 @@ class Handle:
         self._store = store
         self._rules: Rules | None = None
         self._is_ready = False
-        self.jobs = Jobs(self.ready, lambda: self.rules)
+        self.jobs = Jobs(self.ready, lambda: self.rules, self._adopt)
         self.runs = Runs(self.ready)
         self.dead = Dead(self.ready)
 
@@ -70,6 +71,9 @@ class Handle:
     def explain(self, name: str, slots: int = 10) -> Explanation:
         """Tell why a job ran or did not run at each of its last slots, who holds it, and when it fires next."""
         return explain_job(self.app, self.ready(), self.settings, self.rules, name, slots)
+
+    def _adopt(self, owner: str) -> list[str]:
+        return adopt_jobs(self.app, self.ready(), self.settings, owner)
 
     def close(self) -> None:
         """Close the connections; the next question opens new ones."""

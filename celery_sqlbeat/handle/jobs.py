@@ -20,6 +20,7 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import ANY_VERSION
 
 AllJobs = list[Job]  # in the class itself `list` is a method
+Names = list[str]
 
 PAGE = 500  # rows that are read at a time
 _TRIES = 10  # of a change without a version; each loses only to a change that somebody else made meanwhile
@@ -29,10 +30,13 @@ _RESERVED = (FINISHED, "deleted", LEFT_THE_CODE)  # reasons that this package gi
 class Jobs:
     """`beat.jobs`. Every change is noticed by the beats within `sqlbeat_notice_interval`."""
 
-    def __init__(self, store: Callable[[], Store], rules: Callable[[], Rules]) -> None:
-        """Both are asked for when they are first needed."""
+    def __init__(
+        self, store: Callable[[], Store], rules: Callable[[], Rules], adopt: Callable[[str], list[str]]
+    ) -> None:
+        """All are asked for when they are first needed."""
         self._store = store
         self._rules = rules
+        self._adopt = adopt
         self._ids = Ids()
 
     def put(
@@ -155,6 +159,13 @@ class Jobs:
         if version is not None and self._row(name) is not None:
             raise VersionConflict(name, version)
         return False
+
+    def adopt(self, owner: str) -> Names:
+        """Make the jobs of an app that was renamed this app's, so that its beats claim them; returns their names.
+
+        Only beats of their own app claim what a `beat_schedule` has defined. AppIsAlive while one of those lives.
+        """
+        return self._adopt(owner)
 
     def _try(
         self,

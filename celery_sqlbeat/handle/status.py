@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from celery_sqlbeat.beat.entries import named_release
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.handle.records import plain
 from celery_sqlbeat.model import JobCounts, SeenNode
@@ -38,6 +39,8 @@ class Process:
     heartbeat_at: datetime
     silent_seconds: float
     """Since its last heartbeat, by the server's clock."""
+    app: str | None = None
+    """Whose `beat_schedule` it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ def _process(node: SeenNode, settings: Settings) -> Process:
         pid=node.pid,
         state=state,
         version=node.package_version,
-        release=node.code_release,
+        release=node.code_release and named_release(node.code_release),
+        app=node.code_owner,
         queues=tuple(sorted(read(node.queues).consumed)),
         broker=node.broker_fingerprint,
         claimed=node.claimed,

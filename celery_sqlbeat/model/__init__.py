@@ -3,11 +3,14 @@
 from celery_sqlbeat.model.code import (
     CODE_SCHEDULE,
     LEFT_THE_CODE,
+    Beside,
+    Claimable,
     CodeAddition,
     CodeChange,
     CodeChanges,
     CodeDefinition,
     CodeRow,
+    LivingRelease,
 )
 from celery_sqlbeat.model.plan import (
     FINISHED,
@@ -48,7 +51,9 @@ __all__ = [
     "SCHEDULE",
     "Advance",
     "Attempt",
+    "Beside",
     "Claim",
+    "Claimable",
     "CodeAddition",
     "CodeChange",
     "CodeChanges",
@@ -63,6 +68,7 @@ __all__ = [
     "JobDraft",
     "JobRecord",
     "LeftAttempt",
+    "LivingRelease",
     "LooseRow",
     "Mend",
     "Node",

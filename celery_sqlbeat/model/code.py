@@ -1,10 +1,56 @@
 """The entries of a `beat_schedule`, on their way into the table."""
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 CODE_SCHEDULE = "code"  # in the place of a schedule that only the code itself can tell
 LEFT_THE_CODE = "left the code"  # the reason of a row that only the return of its entry may enable again
+
+
+class Claimable(NamedTuple):
+    """Which jobs a beat may claim: those of no app, and of its own app what is not left to other beats."""
+
+    owner: str = ""
+    """Its app; empty for the jobs of all apps."""
+    code_keys: Sequence[str] = ()
+    """Of the entries that only their code can build, those that it has."""
+    other_entries: Sequence[str] = ()
+    """Entries of its app that it lacks, as far as it knows: left out where rows are looked for."""
+    own_entries: Collection[str] | None = None
+    """All entries that it has; None for any."""
+
+    def includes(self, job_name: str, owner: str | None) -> bool:
+        """Whether a job of that name and app is among them, as far as those decide."""
+        if owner is None or self.owner == "":
+            return True
+        return self.owner == owner and (self.own_entries is None or job_name in self.own_entries)
+
+
+class LivingRelease(NamedTuple):
+    """A `beat_schedule` that some living beat has."""
+
+    owner: str
+    release: str
+    beat: str
+    """One of its beats."""
+    first_seen_at: datetime | None
+    """None: its beat is only just starting."""
+    entries: dict[str, str] | None
+    """A digest of each entry, by name; None where its beat does not tell."""
+
+
+class Beside(NamedTuple):
+    """What other living beats of an app have in their code."""
+
+    newer: frozenset[str] | None = frozenset()
+    """Entries of newer releases, whose definitions count; None where one of those does not tell."""
+    others: frozenset[str] | None = frozenset()
+    """Entries of all other releases, which did not leave the code."""
+
+    def has(self, name: str) -> bool:
+        """Whether an entry may be in the code of another living beat. What does not tell may have any."""
+        return self.others is None or name in self.others
 
 
 class CodeDefinition(NamedTuple):
@@ -74,3 +120,5 @@ class CodeChanges(NamedTuple):
     changes: list[CodeChange]
     departures: list[CodeRow]
     """Rows whose entry left the code."""
+    spared: frozenset[str] = frozenset()
+    """Names of rows whose entry left this code, and may be in that of another living beat."""

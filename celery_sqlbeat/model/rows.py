@@ -31,6 +31,7 @@ class DueJob(NamedTuple):
     """1 where this row stands for an attempt in the outbox, 0 where the schedule itself is due."""
     now: datetime
     """The server's clock when the row was read."""
+    code_owner: str | None = None
 
 
 class LooseRow(NamedTuple):
@@ -82,4 +83,5 @@ class HeldLease(NamedTuple):
     kwargs: Any
     options: Any
     code_key: str | None
+    code_owner: str | None
     now: datetime

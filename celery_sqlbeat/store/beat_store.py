@@ -8,13 +8,14 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from celery_sqlbeat.errors import DatabaseAway, RowRefused, StoreError, TransientError
+from celery_sqlbeat.errors import RowRefused, TransientError
 from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
 from celery_sqlbeat.model import (
     LONGEST_QUARANTINE,
     SCHEDULE,
     Attempt,
     Claim,
+    Claimable,
     DueJob,
     HeldLease,
     LooseRow,
@@ -24,7 +25,7 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.halving import in_halves
-from celery_sqlbeat.store.protocol import FIRST_ID, Answer, Claimed, Plans, Written
+from celery_sqlbeat.store.protocol import ALL_JOBS, FIRST_ID, Answer, Claimed, Plans, Written
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Session
 from celery_sqlbeat.store.wake import Wake
@@ -41,13 +42,10 @@ class SqlBeatStore:
         self._database = database
         self._namespace = namespace
         self._beat = beat
-        self._unheard: list[Claim] = []
-        """Claims whose commit had no answer, and nobody could ask what became of it."""
 
-    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
-        self._give_back_unheard()
+    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
         seen: list[DueJob] = []
-        all_of_them = partial(self._claim, plan, batch_size, dispatch_seconds, code_keys, seen)
+        all_of_them = partial(self._claim, plan, batch_size, dispatch_seconds, claimable, seen)
         try:
             return all_of_them()
         except RowRefused as error:
@@ -82,7 +80,7 @@ class SqlBeatStore:
         plan: Plans,
         batch_size: int,
         dispatch_seconds: float,
-        code_keys: Sequence[str],
+        claimable: Claimable,
         seen: list[DueJob],
         among: Collection[str] | None = None,
     ) -> Claimed:
@@ -91,7 +89,7 @@ class SqlBeatStore:
 
         def work(session: Session, renumbered: bool = False) -> Claimed:
             attempted.clear()
-            due = self._due(session, batch_size, code_keys)
+            due = self._due(session, batch_size, claimable)
             if among is not None:
                 due = [job for job in due if job.job_id in among]
             seen[:] = due
@@ -113,27 +111,10 @@ class SqlBeatStore:
             return attempted[0] if written and session.fetch("read_claims", written[:1]) else None
 
         try:
-            try:
-                return self._database.write(work, settle)
-            except Conflict:
-                # An operator set NextRunTime back to a slot that was run before: it becomes a further attempt of it.
-                return self._database.write(lambda session: work(session, renumbered=True), settle)
-        except TransientError:
-            self._unheard += attempted[0].claims if attempted else []
-            raise
-
-    def _give_back_unheard(self) -> None:
-        """A claim that was committed unheard was never published: it must not wait for the end of its time."""
-        claims, self._unheard = self._unheard, []
-        if not claims:
-            return
-        try:
-            self.give_back(claims, "the answer to the claim was lost")
-        except DatabaseAway:
-            self._unheard = claims
-            raise
-        except StoreError as error:  # one of their rows is locked: they are taken over when their time is over
-            logger.info("%d claims without an answer are not given back: %s", len(claims), error)
+            return self._database.write(work, settle)
+        except Conflict:
+            # An operator set NextRunTime back to a slot that was run before: it becomes a further attempt of that slot.
+            return self._database.write(lambda session: work(session, renumbered=True), settle)
 
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
         rows = [(c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in published]
@@ -148,10 +129,6 @@ class SqlBeatStore:
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
         return self._release_claims(claims, given_back(reason, seconds))()
-
-    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
-        releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c, ending in refused]
-        return release(self._database, self._namespace, releases, only_unstarted=True)()
 
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         return self._release_claims(claims, Ending(CANCELLED, reason))()
@@ -180,23 +157,21 @@ class SqlBeatStore:
         found = self._database.fetch("free_strays", namespace=self._namespace, lock_seconds=lock_seconds)
         return [name for _, name, locked_by in found if locked_by is None]
 
-    def next_wake(self, code_keys: Sequence[str] = ()) -> Wake:
-        self._give_back_unheard()
-        rows = self._database.read("read_next", namespace=self._namespace, code_keys=list(code_keys))
+    def next_wake(self, claimable: Claimable = ALL_JOBS) -> Wake:
+        rows = self._database.read("read_next", **self._scope(claimable))
         return Wake._make(rows[0])
 
-    def starts_after(self, instant: datetime, code_keys: Sequence[str] = ()) -> datetime | None:
-        rows = self._database.read("read_later", namespace=self._namespace, code_keys=list(code_keys), after=instant)
+    def starts_after(self, instant: datetime, claimable: Claimable = ALL_JOBS) -> datetime | None:
+        rows = self._database.read("read_later", **self._scope(claimable), after=instant)
         return min((at for at in rows[0] if at is not None), default=None)
 
     def changes(self) -> int:
         rows = self._database.read("read_changes", namespace=self._namespace)
         return int(rows[0][0]) if rows else 0
 
-    def loose_rows(self, batch_size: int, after_id: str = FIRST_ID) -> list[LooseRow]:
-        rows = self._database.read(
-            "read_attention", namespace=self._namespace, batch_size=batch_size, after_id=after_id
-        )
+    def loose_rows(self, batch_size: int, after_id: str = FIRST_ID, owner: str = "") -> list[LooseRow]:
+        scope = {"namespace": self._namespace, "code_owner": owner}
+        rows = self._database.read("read_attention", batch_size=batch_size, after_id=after_id, **scope)
         return [LooseRow._make(row) for row in rows]
 
     def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> Written:
@@ -229,16 +204,26 @@ class SqlBeatStore:
     def _fetch_ids(self, block: str, rows: Sequence[Row]) -> set[str]:
         return {row[0] for row in self._database.fetch(block, rows)}
 
-    def _due(self, session: Session, batch_size: int, code_keys: Sequence[str]) -> list[DueJob]:
-        scope = {"namespace": self._namespace, "code_keys": list(code_keys)}
+    def _scope(self, claimable: Claimable) -> dict[str, Any]:
+        return {
+            "namespace": self._namespace,
+            "code_owner": claimable.owner,
+            "code_keys": list(claimable.code_keys),
+            "other_entries": list(claimable.other_entries),
+        }
+
+    def _due(self, session: Session, batch_size: int, claimable: Claimable) -> list[DueJob]:
+        scope = self._scope(claimable)
         due: dict[str, DueJob] = {}
         # The outbox first: the schedule of a job that runs longer than its interval is due whenever it is free.
         for row in session.fetch("read_outbox", batch_size=batch_size, **scope):
             job = DueJob._make(row)
-            due.setdefault(job.job_id, job)  # one slot of a job at a time; the others wait until it is free
+            if claimable.includes(job.job_name, job.code_owner):
+                due.setdefault(job.job_id, job)  # one slot of a job at a time; the others wait until it is free
         for row in session.fetch("read_due", batch_size=batch_size - len(due), **scope):
             job = DueJob._make(row)
-            due.setdefault(job.job_id, job)
+            if claimable.includes(job.job_name, job.code_owner):
+                due.setdefault(job.job_id, job)
         return list(due.values())
 
     def _write_claims(self, session: Session, claims: list[Claim], dispatch_seconds: float) -> set[str]:

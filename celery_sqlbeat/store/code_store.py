@@ -1,15 +1,16 @@
-"""Brings a `beat_schedule` into the table: registers its release, lets the newest living one win, writes what changed.
+"""Brings a `beat_schedule` into the table: of the living releases that have an entry the newest one defines it.
 
 Decides nothing about jobs: which rows are added, changed or left is the plan's, made between reading and writing.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from celery_sqlbeat.model import LEFT_THE_CODE, CodeChange, CodeChanges, CodeRow
+from celery_sqlbeat.model import LEFT_THE_CODE, Beside, CodeChange, CodeChanges, CodeRow, LivingRelease
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.protocol import CodePlans, Imported, NewestRelease
+from celery_sqlbeat.store.protocol import CodePlans, CodeTally, Imported, NewestRelease
 from celery_sqlbeat.store.session import Row, Session
 
 _BATCH = 1000  # rows of one statement
@@ -28,6 +29,9 @@ class _Seen(NamedTuple):
     live_seen_at: datetime | None
     imported_release: str | None
     imported_at: datetime | None
+    other_beats: int
+    jobs: int
+    left: int
 
     def first_seen_at(self) -> datetime:
         """When our release was first seen; a new one is later than all others, even if the clock stepped back."""
@@ -39,6 +43,13 @@ class _Seen(NamedTuple):
             return release
         return self.live_release
 
+    def beside(self, owner: str, release: str, living: Sequence[LivingRelease]) -> Beside:
+        """What the living releases of this owner have beside ours."""
+        others = [one for one in living if one.owner == owner and one.release != release]
+        since = self.first_seen_at()
+        newer = [one for one in others if one.first_seen_at is not None and one.first_seen_at > since]
+        return Beside(_names(newer), _names(others))
+
 
 class SqlCodeStore:
     """The CodeStore of one namespace in a SQL database."""
@@ -48,33 +59,68 @@ class SqlCodeStore:
         self._namespace = namespace
 
     def newest_release(self, owner: str, release: str, live_seconds: float) -> NewestRelease:
-        scope = {"namespace": self._namespace, "code_owner": owner, "code_release": release}
+        scope = {"namespace": self._namespace, "code_owner": owner, "code_release": release, "reason": LEFT_THE_CODE}
         seen = _Seen._make(self._database.read("read_releases", live_seconds=live_seconds, **scope)[0])
-        return NewestRelease(seen.winner(release), seen.imported_release)
+        tally = CodeTally(seen.jobs, seen.left)
+        return NewestRelease(seen.winner(release), seen.imported_release, tally, seen.other_beats > 0)
+
+    def living(self, live_seconds: float) -> list[LivingRelease]:
+        return _living(self._database.read("read_living", namespace=self._namespace, live_seconds=live_seconds))
+
+    def owners(self) -> dict[str, int]:
+        return {owner: int(jobs) for owner, jobs in self._database.read("read_owners", namespace=self._namespace)}
 
     def code_rows(self, owner: str) -> list[CodeRow]:
         rows = self._database.read("read_code_jobs", namespace=self._namespace, code_owner=owner)
         return [CodeRow._make(row) for row in rows]
 
-    def import_code(self, owner: str, release: str, plan: CodePlans, live_seconds: float) -> Imported:
+    def import_code(
+        self, owner: str, release: str, plan: CodePlans, live_seconds: float, entries: Mapping[str, str] | None = None
+    ) -> Imported:
         mine = {"namespace": self._namespace, "code_owner": owner}
         scope = {**mine, "code_release": release}
+        seeing = {**scope, "live_seconds": live_seconds, "reason": LEFT_THE_CODE}
+        told = None if entries is None else json.dumps(entries, sort_keys=True)
 
         def work(session: Session) -> Imported:
             session.fetch("lock_releases", **mine)
-            seen = _Seen._make(session.fetch("read_releases", live_seconds=live_seconds, **scope)[0])
+            seen = _Seen._make(session.fetch("read_releases", **seeing)[0])
             if seen.own_seen_at is None:
-                session.fetch("insert_release", first_seen_at=seen.first_seen_at(), **scope)
+                session.fetch("insert_release", first_seen_at=seen.first_seen_at(), entries=told, **scope)
+            elif told is not None:
+                session.fetch("note_entries", entries=told, **scope)
+            beside = Beside()
+            if seen.other_beats:
+                living = _living(session.fetch("read_living", namespace=self._namespace, live_seconds=live_seconds))
+                beside = seen.beside(owner, release, living)
             winner = seen.winner(release)
-            if winner != release:
-                return Imported(winner, [], [], [], {})
+            if beside.newer is None:
+                return Imported(winner, [], [], [], {}, beside=beside, tally=CodeTally(seen.jobs, seen.left))
             rows = [CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine)]
-            done = _write(session, plan(seen.now, rows), scope)
-            if seen.imported_release != release:
+            done = _write(session, plan(seen.now, rows, beside), scope)
+            if winner == release != seen.imported_release:
                 session.fetch("note_import", imported_at=_later(seen.now, seen.imported_at), **scope)
             if done.added or done.changed or done.left:
                 session.fetch("bump_changes", namespace=self._namespace)
-            return done
+                seen = _Seen._make(session.fetch("read_releases", **seeing)[0])
+            return done._replace(winner=winner, beside=beside, tally=CodeTally(seen.jobs, seen.left))
+
+        return self._database.write(work)
+
+    def adopt(self, owner: str, former_owner: str) -> list[str]:
+        mine = {"namespace": self._namespace, "code_owner": former_owner}
+
+        def work(session: Session) -> list[str]:
+            session.fetch("lock_releases", **mine)
+            rows = sorted((CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine)), key=_run_order)
+            adopted: list[str] = []
+            for batch in _batches(rows):
+                ids = [(row.job_id,) for row in batch]
+                adopted += [
+                    row[0] for row in session.fetch("adopt_jobs", ids, code_owner=owner, former_owner=former_owner)
+                ]
+            session.fetch("bump_changes", namespace=self._namespace)
+            return sorted(adopted)
 
         return self._database.write(work)
 
@@ -102,6 +148,7 @@ def _write(session: Session, plan: CodeChanges, scope: dict[str, str]) -> Import
         [c.row.job_name for c in plan.changes if c.row.job_id in changed],
         [row.job_name for row in plan.departures if row.job_id in left],
         kept,
+        plan.spared,
     )
 
 
@@ -130,3 +177,21 @@ def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _later(now: datetime, other: datetime | None) -> datetime:
     return now if other is None or other < now else other + _TICK
+
+
+def _living(rows: list[Row]) -> list[LivingRelease]:
+    return [LivingRelease(owner, release, beat, at, _entries(text)) for owner, release, beat, at, text in rows]
+
+
+def _entries(text: str | None) -> dict[str, str] | None:
+    """The entries that a release tells; None where it tells none, or nothing that can be read."""
+    try:
+        told = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return {str(name): str(mark) for name, mark in told.items()} if isinstance(told, dict) else None
+
+
+def _names(releases: Sequence[LivingRelease]) -> frozenset[str] | None:
+    told = [one.entries for one in releases]
+    return None if None in told else frozenset(name for entries in told if entries for name in entries)

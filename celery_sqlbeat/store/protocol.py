@@ -10,7 +10,9 @@ from typing import NamedTuple, Protocol
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import (
     Attempt,
+    Beside,
     Claim,
+    Claimable,
     CodeChanges,
     CodeRow,
     DueJob,
@@ -21,6 +23,7 @@ from celery_sqlbeat.model import (
     JobCounts,
     JobDraft,
     JobRecord,
+    LivingRelease,
     LooseRow,
     Mend,
     Node,
@@ -37,11 +40,12 @@ from celery_sqlbeat.store.wake import Wake
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
 Answer = Callable[[], set[str]]
 """Waits for what a statement that is under way has done: the ids of the runs concerned. Called once."""
-CodePlans = Callable[[datetime, Sequence[CodeRow]], CodeChanges]
+CodePlans = Callable[[datetime, Sequence[CodeRow], Beside], CodeChanges]
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ANY_VERSION = 0  # of a row; they count from 1
+ALL_JOBS = Claimable()
 
 
 class Claimed(NamedTuple):
@@ -66,11 +70,24 @@ class Written(NamedTuple):
     """What the database does not take, and why; all others could be written."""
 
 
+class CodeTally(NamedTuple):
+    """How many jobs an app has here, and how many of them are disabled because they left the code.
+
+    Where it changes without an import of this beat, somebody else has added, deleted or disabled some.
+    """
+
+    jobs: int
+    left: int
+
+
 class NewestRelease(NamedTuple):
     """Which release of a `beat_schedule` is the newest that has a live beat, and which one the table holds."""
 
     winner: str
     imported: str | None
+    tally: CodeTally = CodeTally(0, 0)
+    has_others: bool = False
+    """Whether another release, or another app, has a live beat in this namespace."""
 
 
 class Imported(NamedTuple):
@@ -82,12 +99,17 @@ class Imported(NamedTuple):
     left: list[str]
     kept: dict[str, str | None]
     """Names that belong to another owner (None: to the database), left as they are."""
+    spared: frozenset[str] = frozenset()
+    """Names of jobs that left this code, and may be in that of another living beat."""
+    beside: Beside = Beside()
+    """What the other living beats of the app had."""
+    tally: CodeTally = CodeTally(0, 0)
 
 
 class BeatStore(Protocol):
     """What a beat needs. It cannot finish a run."""
 
-    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, code_keys: Sequence[str] = ()) -> Claimed:
+    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
         """Claim a batch of due jobs; `plan` says, between reading and writing, what becomes of each row."""
 
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
@@ -105,9 +127,6 @@ class BeatStore(Protocol):
         It is due again after so many seconds.
         """
 
-    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
-        """End attempts whose message cannot be made: another one follows, or the dead letters."""
-
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         """End slots that somebody chose not to send: their jobs go on at once."""
 
@@ -123,17 +142,20 @@ class BeatStore(Protocol):
     def free_strays(self, lock_seconds: float) -> list[str]:
         """Free locks that stand for no run; returns the names of the jobs that are free again."""
 
-    def next_wake(self, code_keys: Sequence[str] = ()) -> Wake:
+    def next_wake(self, claimable: Claimable = ALL_JOBS) -> Wake:
         """When some beat has something to do."""
 
-    def starts_after(self, instant: datetime, code_keys: Sequence[str] = ()) -> datetime | None:
+    def starts_after(self, instant: datetime, claimable: Claimable = ALL_JOBS) -> datetime | None:
         """When there is something to claim that is due later than this."""
 
     def changes(self) -> int:
         """The counter that grows with every change made through this package."""
 
-    def loose_rows(self, batch_size: int, after_id: str = FIRST_ID) -> list[LooseRow]:
-        """Rows that need attention: without a next run, in another form of time, in quarantine, to be deleted."""
+    def loose_rows(self, batch_size: int, after_id: str = FIRST_ID, owner: str = "") -> list[LooseRow]:
+        """Rows that need attention: without a next run, in another form of time, in quarantine, to be deleted.
+
+        With an owner those of other apps are only to be deleted: their policies are not this beat's.
+        """
 
     def mend(self, mends: Iterable[Mend], quarantines: Iterable[Quarantine] = ()) -> Written:
         """Write what was found out about loose rows; those that changed meanwhile are left for the next look."""
@@ -154,11 +176,23 @@ class CodeStore(Protocol):
     def code_rows(self, owner: str) -> list[CodeRow]:
         """The jobs of an owner, as they stand."""
 
-    def import_code(self, owner: str, release: str, plan: CodePlans, live_seconds: float) -> Imported:
-        """Register a release and, if it is the newest that has a live beat, write what `plan` makes of the rows.
+    def living(self, live_seconds: float) -> list[LivingRelease]:
+        """What the living beats of the namespace have in their code, of all apps."""
 
-        Imports of one owner come one after the other. May safely run twice.
+    def owners(self) -> dict[str, int]:
+        """How many enabled jobs each app has."""
+
+    def import_code(
+        self, owner: str, release: str, plan: CodePlans, live_seconds: float, entries: Mapping[str, str] | None = None
+    ) -> Imported:
+        """Register a release with the digests of its entries, and write what `plan` makes of the rows.
+
+        Where a newer release has a live beat, only what that one lacks. Imports of one owner come one after the other.
+        May safely run twice.
         """
+
+    def adopt(self, owner: str, former_owner: str) -> list[str]:
+        """Make the jobs of an app those of another one; returns their names."""
 
 
 class Extended(NamedTuple):

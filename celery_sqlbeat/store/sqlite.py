@@ -29,11 +29,8 @@ _FAULTS = {
     "SQLITE_CONSTRAINT": Fault.REFUSED,  # any other, and what a trigger raises
     "SQLITE_MISMATCH": Fault.REFUSED,
     "SQLITE_TOOBIG": Fault.REFUSED,
-    # What can never succeed as it is.
-    "SQLITE_RANGE": Fault.FATAL,
-    "SQLITE_AUTH": Fault.FATAL,
 }
-# Python 3.10 gives no code with the error, only SQLite's fixed English text; SQLITE_ERROR is many things.
+# Python 3.10 gives no code with the error, only SQLite's fixed English text.
 _TEXTS = {
     "database is locked": Fault.TRANSIENT,
     "database table is locked": Fault.TRANSIENT,
@@ -46,11 +43,6 @@ _TEXTS = {
     "CHECK constraint failed": Fault.REFUSED,
     "NOT NULL constraint failed": Fault.REFUSED,
     "FOREIGN KEY constraint failed": Fault.REFUSED,
-    "datatype mismatch": Fault.REFUSED,
-    "no such ": Fault.FATAL,  # table, column, function
-    "table ": Fault.FATAL,  # has no column of this name
-    "near ": Fault.FATAL,  # syntax
-    "incomplete input": Fault.FATAL,
 }
 _UNREADABLE = "Could not decode to UTF-8"  # the driver's own text; it has no code
 
@@ -201,11 +193,11 @@ class Sqlite:
         for known, fault in _FAULTS.items():
             if name.startswith(known):
                 return fault
-        if name in ("", "SQLITE_ERROR"):
+        if not name:
             for text, fault in _TEXTS.items():
                 if str(error).startswith(text):
                     return fault
-        return Fault.UNKNOWN
+        return Fault.FATAL
 
     def explain(self, error: BaseException) -> str:
         return " ".join(str(error).split())

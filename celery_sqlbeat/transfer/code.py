@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from celery_sqlbeat.beat.code import CodePlanner, first_runs
+from celery_sqlbeat.beat.entries import shown_release
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.model import CODE_SCHEDULE, CodeAddition, CodeDefinition, JobRecord
@@ -29,10 +30,11 @@ def bring_code(store: Store, settings: Settings, rules: Rules, shop: Shop, dry_r
     plan = CodePlanner(code, rules, first_runs(code, now, shop.runs), shop.runs)
     new = {one.definition.job_name: one for one in plan(now, []).additions if one.definition.job_name not in there}
     if not dry_run:
-        done = store.for_code().import_code(code.owner, code.release, plan, settings.beat_alive)
-        if done.winner != code.release:
-            reason = f"release {done.winner} of {code.owner} has a live beat and defines the jobs"
-            return [left_behind(Left(name, reason)) for name in sorted(code.entries)]
+        done = store.for_code().import_code(code.owner, code.release, plan, settings.beat_alive, code.told())
+        theirs = code.entries.keys() if done.beside.newer is None else code.entries.keys() & done.beside.newer
+        if theirs == code.entries.keys():
+            reason = f"release {shown_release(done.winner)} of {code.owner} has a live beat and defines the jobs"
+            return [left_behind(Left(name, reason)) for name in sorted(theirs)]
         for name in sorted(shop.paused & {*done.added}):
             store.for_admin().pause(name, _PAUSED)
     steps = [_step_of_new(one, shop) for one in new.values()]

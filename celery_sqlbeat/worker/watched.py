@@ -13,10 +13,7 @@ from celery_sqlbeat.worker.threshold import hand_over
 
 logger = logging.getLogger(__name__)
 
-Instead = Callable[[], None]
-"""What is done instead of what Celery would do."""
-
-Seen = Mapping[str, Callable[..., Instead | None]]
+Seen = Mapping[str, Callable[..., None]]
 _EXECUTION = "sqlbeat_execution"
 _CLASS = "_sqlbeat_watched"  # kept by the class that it is made of, which Celery makes anew with each connection
 
@@ -45,15 +42,15 @@ def _watched(base: Any, seen: Seen) -> Any:
     return type(base.__name__, (base,), {**hooks, "__module__": base.__module__})
 
 
-def _telling(original: Callable[..., Any], tell: Callable[..., Instead | None]) -> Callable[..., Any]:
+def _telling(original: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
     def call(req: Any, *args: Any, **kwargs: Any) -> Any:
-        execution, instead = getattr(req, _EXECUTION), None
+        execution = getattr(req, _EXECUTION)
         if execution is not None:
             try:
-                instead = tell(execution, *args, **kwargs)
+                tell(execution, *args, **kwargs)
             except Exception:
                 logger.exception("how a task ended could not be noted")
-        return original(req, *args, **kwargs) if instead is None else instead()
+        return original(req, *args, **kwargs)
 
     return call
 

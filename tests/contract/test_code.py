@@ -16,11 +16,11 @@ from celery_sqlbeat.beat.entries import read_entries
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.lifecycle import Ending
-from celery_sqlbeat.model import LEFT_THE_CODE, Node
+from celery_sqlbeat.model import LEFT_THE_CODE, Beside, Claimable, Node
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policies
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocol import Imported
+from celery_sqlbeat.store.protocol import CodeTally, Imported, NewestRelease
 from tests.contract.world import NOON, World
 
 LIVE = 100.0
@@ -43,16 +43,20 @@ class Beat:
 
     def is_alive(self) -> None:
         """Say so, as beats do every now and then."""
-        node = Node(f"beat@{self.release}", "beat", "host", 1, "0.1.0", self.release, code_owner=self.owner)
+        node = Node(
+            f"beat@{self.owner}-{self.release}", "beat", "host", 1, "0.1.0", self.release, code_owner=self.owner
+        )
         self._store.nodes().note(node)
 
     def stops(self) -> None:
-        self._store.nodes().stop(f"beat@{self.release}")
+        self._store.nodes().stop(f"beat@{self.owner}-{self.release}")
 
-    def imports(self, entries: Schedule, stock: Mapping[str, StockRun] | None = None) -> Imported:
+    def imports(self, entries: Schedule, stock: Mapping[str, StockRun] | None = None, tells: bool = True) -> Imported:
+        """`tells`: whether the release says which entries it has, as every one since 0.2 does."""
         code = read_entries(self._app, entries, self.release)
         plan = CodePlanner(code, RULES, first_runs(code, self._world.now, stock), stock)
-        return self._store.for_code().import_code(self.owner, self.release, plan, LIVE)
+        told = code.told() if tells else None
+        return self._store.for_code().import_code(self.owner, self.release, plan, LIVE, told)
 
     def has_something_to_import(self) -> bool:
         newest = self._store.for_code().newest_release(self.owner, self.release, LIVE)
@@ -71,7 +75,7 @@ def names(world: World) -> set[str]:
 
 def test_entries_become_jobs_that_are_due_as_in_stock_beat(world: World, beat: Beat) -> None:
     done = beat.imports({"minute": MINUTE, "daily": {**DAILY, "args": (1, "a"), "kwargs": {"k": None}}})
-    assert done == Imported("v1", ["minute", "daily"], [], [], {})
+    assert done == Imported("v1", ["minute", "daily"], [], [], {}, tally=CodeTally(2, 0))
     row = world.job("daily")
     assert (row["taskname"], row["schedule"], row["timezone"]) == ("app.daily", "cron 0 3 * * *", "UTC")
     assert (row["args"], row["kwargs"], row["options"]) == ('[1, "a"]', '{"k": null}', '{"queue": "slow"}')
@@ -86,7 +90,7 @@ def test_an_import_that_changes_nothing_writes_nothing(world: World, beat: Beat)
     beat.imports({"minute": MINUTE, "daily": DAILY})
     before, changes = world.job("minute"), world.beat.changes()
     world.later(30)
-    assert beat.imports({"minute": MINUTE, "daily": DAILY}) == Imported("v1", [], [], [], {})
+    assert beat.imports({"minute": MINUTE, "daily": DAILY}) == Imported("v1", [], [], [], {}, tally=CodeTally(2, 0))
     assert world.job("minute") == before
     assert world.beat.changes() == changes
 
@@ -248,11 +252,137 @@ def test_the_newest_release_wins_while_it_lives(world: World) -> None:
     world.later(10)
     new.is_alive()
     new.imports({"minute": {**MINUTE, "args": [2]}, "new": MINUTE})
-    assert names(world) == {"minute", "new"}
+    assert names(world) == {"minute", "new", "old"}
     world.later(10)
     assert not old.has_something_to_import()
-    assert old.imports({"minute": MINUTE, "old": MINUTE}) == Imported("v2", [], [], [], {})
-    assert names(world) == {"minute", "new"} and world.job("minute")["args"] == "[2]"
+    done = old.imports({"minute": MINUTE, "old": MINUTE})
+    assert (done.winner, done.added, done.changed, done.left) == ("v2", [], [], [])
+    assert names(world) == {"minute", "new", "old"} and world.job("minute")["args"] == "[2]"
+
+
+def test_a_release_that_tells_no_entries_defines_all_and_may_have_any(world: World) -> None:
+    """As beats of 0.1.0 beside newer ones."""
+    old, new = Beat(world, "v1"), Beat(world, "v2")
+    old.is_alive()
+    old.imports({"minute": MINUTE, "old": MINUTE}, tells=False)
+    world.later(10)
+    new.is_alive()
+    assert new.imports({"minute": MINUTE}).spared == {"old"}
+    assert names(world) == {"minute", "old"}
+    old.stops()
+    assert new.imports({"minute": MINUTE}).left == ["old"]
+    newest = Beat(world, "v3")
+    newest.is_alive()
+    newest.imports({"minute": MINUTE, "newest": MINUTE}, tells=False)
+    assert new.imports({"minute": {**MINUTE, "args": [1]}, "mine": MINUTE}).added == []
+
+
+def test_an_entry_that_a_living_beat_of_the_app_has_is_not_disabled(world: World) -> None:
+    """One beat for each group of entries."""
+    fast, slow = Beat(world, "fast"), Beat(world, "slow")
+    fast.is_alive()
+    fast.imports({"fast": MINUTE, "shared": MINUTE})
+    world.later(10)
+    slow.is_alive()
+    done = slow.imports({"slow": DAILY, "shared": MINUTE})
+    assert done.left == [] and done.spared == {"fast"}
+    assert done.beside == Beside(frozenset(), frozenset({"fast", "shared"}))
+    fast.stops()
+    assert slow.imports({"slow": DAILY, "shared": MINUTE}).left == ["fast"]
+    assert names(world) == {"slow", "shared"}
+
+
+def test_an_older_release_brings_what_only_it_has(world: World) -> None:
+    """The beat of a group that comes back finds the newer one of another group alive."""
+    fast, slow = Beat(world, "fast"), Beat(world, "slow")
+    fast.imports({"fast": MINUTE, "shared": MINUTE})
+    world.later(10)
+    slow.is_alive()
+    assert slow.imports({"slow": DAILY, "shared": DAILY}).left == ["fast"]
+    fast.is_alive()
+    done = fast.imports({"fast": MINUTE, "shared": MINUTE})
+    assert (done.winner, done.changed) == ("slow", ["fast"])
+    assert names(world) == {"fast", "slow", "shared"} and world.job("shared")["taskname"] == "app.daily"
+    assert not fast.has_something_to_import()
+
+
+def test_the_tally_tells_what_others_have_done_to_the_jobs_of_an_app(world: World, beat: Beat) -> None:
+    def newest() -> NewestRelease:
+        return world.store.for_code().newest_release("shop", "v1", LIVE)
+
+    done = beat.imports({"minute": MINUTE, "daily": DAILY})
+    assert done.tally == newest().tally == CodeTally(2, 0)
+    world.store.for_admin().delete("daily")
+    assert newest().tally == CodeTally(1, 0)
+    assert beat.imports({"minute": MINUTE, "daily": DAILY}).added == ["daily"]
+    other = Beat(world, "v2")
+    other.imports({"daily": DAILY})
+    assert newest().tally == CodeTally(2, 1)
+
+
+def test_a_beat_knows_what_lives_beside_it(world: World, beat: Beat) -> None:
+    beat.is_alive()
+    beat.imports({"minute": MINUTE})
+    assert not world.store.for_code().newest_release("shop", "v1", LIVE).has_others
+    other = Beat(world, "v1", owner="office")
+    other.is_alive()
+    assert world.store.for_code().newest_release("shop", "v1", LIVE).has_others
+    office, shop = world.store.for_code().living(LIVE)
+    assert (office.owner, office.first_seen_at, office.entries) == ("office", None, None)
+    assert (shop.owner, shop.release, shop.beat) == ("shop", "v1", "beat@shop-v1") and list(shop.entries or {}) == [
+        "minute"
+    ]
+    world.later(LIVE + 1)
+    assert world.store.for_code().living(LIVE) == []
+
+
+def test_a_beat_claims_the_jobs_of_its_app_and_those_of_none(world: World) -> None:
+    for owner in ("shop", "office"):
+        Beat(world, owner=owner).imports({f"{owner}-job": MINUTE})
+    world.add("dbas", NextRunTime=NOON + timedelta(seconds=1))
+    store, shop = world.beat, Claimable("shop")
+    assert store.next_wake(Claimable("nobody's")).due_at == NOON + timedelta(seconds=1)
+    world.change("dbas", NextRunTime=NOON + timedelta(hours=1))
+    assert store.starts_after(NOON + timedelta(minutes=2), Claimable("nobody's")) == NOON + timedelta(hours=1)
+    world.change("dbas", NextRunTime=NOON)
+    world.store.for_admin().add_slot(world.ids.one(), world.job("office-job")["id"])
+    assert store.next_wake(shop).outbox_at is None and store.next_wake().outbox_at == NOON
+    world.later(60)
+    assert {claim.job_name for claim in store.claim(world.planner, 10, 15.0, shop).claims} == {"shop-job", "dbas"}
+    assert store.next_wake(shop).due_at is None
+    (claim,) = store.claim(world.planner, 10, 15.0, Claimable("office")).claims
+    assert claim.job_name == "office-job"
+
+
+def test_a_beat_leaves_to_another_living_beat_what_only_that_one_has(world: World, beat: Beat) -> None:
+    beat.imports({"mine": MINUTE, "theirs": MINUTE})
+    world.later(60)
+    mine = Claimable("shop", (), ["theirs"])
+    assert world.beat.claim(world.planner, 10, 15.0, Claimable("shop", (), (), ["no other"])).claims == []
+    assert [claim.job_name for claim in world.beat.claim(world.planner, 10, 15.0, mine).claims] == ["mine"]
+    assert world.beat.next_wake(mine).due_at is None and world.beat.next_wake().due_at == NOON + timedelta(minutes=1)
+
+
+def test_rows_of_another_app_are_brought_in_order_by_its_own_beats(world: World, beat: Beat) -> None:
+    beat.imports({"minute": MINUTE})
+    world.change("minute", NextRunTime=None)
+    assert world.beat.loose_rows(10, owner="office") == []
+    assert [row.job_name for row in world.beat.loose_rows(10, owner="shop")] == ["minute"]
+    world.change("minute", DeleteRequested=1)
+    assert [row.job_name for row in world.beat.loose_rows(10, owner="office")] == ["minute"]
+
+
+def test_the_jobs_of_an_app_that_was_renamed_are_adopted(world: World) -> None:
+    old, new = Beat(world, owner="shop"), Beat(world, "v2", owner="store")
+    old.imports({"minute": MINUTE, "gone": MINUTE})
+    world.later(30)
+    assert new.imports({"minute": MINUTE}).kept == {"minute": "shop"}
+    assert world.store.for_code().owners() == {"shop": 2}
+    assert world.store.for_code().adopt("store", "shop") == ["gone", "minute"]
+    done = new.imports({"minute": MINUTE})
+    assert (done.added, done.changed, done.left, done.kept) == ([], [], ["gone"], {})
+    assert world.instant("minute", "nextruntime") == NOON + timedelta(minutes=1)
+    assert world.store.for_code().owners() == {"store": 1}
 
 
 def test_an_older_release_that_lives_wins_again_when_the_newest_is_gone(world: World) -> None:
@@ -268,9 +398,10 @@ def test_an_older_release_that_lives_wins_again_when_the_newest_is_gone(world: W
     assert new.has_something_to_import() and not old.has_something_to_import()
     new.imports({"new": MINUTE})
     old.is_alive()
+    assert names(world) == {"new"}
     world.later(LIVE)
     old.is_alive()
-    assert names(world) == {"new"} and old.has_something_to_import()
+    assert old.has_something_to_import()
     assert old.imports({"old": MINUTE}).left == ["new"]
 
 
@@ -329,8 +460,8 @@ def test_two_releases_that_come_at_once_agree_on_the_newest(world: World) -> Non
         thread.join()
     winners = {world.store.for_code().newest_release("shop", beat.release, LIVE) for beat in beats}
     assert len(winners) == 1
-    ((winner, imported),) = winners
-    assert winner == imported and names(world) == {"minute", winner}
+    ((winner, imported, *_),) = winners
+    assert winner == imported and names(world) == {"minute", *(beat.release for beat in beats)}
     assert world.job("minute")["args"] == f'["{winner}"]'
 
 
@@ -345,7 +476,7 @@ def test_a_job_about_to_be_deleted_is_left_to_its_deletion(world: World, beat: B
     world.later(60)
     run = world.running()
     world.admin.delete("minute")
-    assert beat.imports({"minute": {**MINUTE, "args": [1]}}) == Imported("v1", [], [], [], {})
+    assert beat.imports({"minute": {**MINUTE, "args": [1]}}) == Imported("v1", [], [], [], {}, tally=CodeTally(1, 0))
     world.finish(run)
     world.beat.delete_requested([run.job_id])
     assert beat.imports({"minute": MINUTE}).added == ["minute"]
@@ -370,7 +501,7 @@ def test_what_is_not_text_is_claimed_only_by_a_beat_that_has_it(world: World, be
     assert (row["schedule"], row["args"]) == ("every 1m", None) and row["codekey"]
     world.later(60)
     assert world.claim().claims == []
-    (claim,) = world.beat.claim(world.planner, 10, 15.0, [row["codekey"]]).claims
+    (claim,) = world.beat.claim(world.planner, 10, 15.0, Claimable(code_keys=[row["codekey"]])).claims
     assert claim.code_key == row["codekey"]
 
 
@@ -411,7 +542,9 @@ def test_a_custom_schedule_is_asked_at_each_claim_by_a_beat_that_has_it(world: W
     world.change("custom", NextRunTime=began, LastRunTime=began - timedelta(seconds=3600))
 
     def claims() -> list[str]:
-        return [claim.job_name for claim in world.beat.claim(planner, 10, 15.0, list(slots)).claims]
+        return [
+            claim.job_name for claim in world.beat.claim(planner, 10, 15.0, Claimable(code_keys=list(slots))).claims
+        ]
 
     assert claims() == []  # asked, and not due yet
     early = world.instant("custom", "nextruntime")
@@ -486,7 +619,7 @@ def test_text_of_any_kind_survives_and_is_found_again(world: World, beat: Beat) 
     strange = "Zürich \"quoted\" 'single' \\ back {brace} %s ? :name 日本 🕰\n" + "long " * 100
     entries = {strange: {**MINUTE, "kwargs": {"k": "\0 ü \ud800", strange: strange}}}
     assert len(beat.imports(entries).added) == 1
-    assert beat.imports(entries) == Imported("v1", [], [], [], {})
+    assert beat.imports(entries) == Imported("v1", [], [], [], {}, tally=CodeTally(1, 0))
 
 
 def many(count: int, **fields: Any) -> dict[str, dict[str, Any]]:
@@ -507,7 +640,7 @@ def many(count: int, **fields: Any) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow
 def test_five_thousand_entries_are_imported_and_compared(world: World, beat: Beat) -> None:
     assert len(beat.imports(many(5000)).added) == 5000
-    assert beat.imports(many(5000)) == Imported("v1", [], [], [], {})
+    assert beat.imports(many(5000)) == Imported("v1", [], [], [], {}, tally=CodeTally(5000, 0))
     assert len(beat.imports(many(5000, task="app.other")).changed) == 5000
     assert len(beat.imports(many(2500, task="app.other")).left) == 2500
 

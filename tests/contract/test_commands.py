@@ -112,6 +112,7 @@ PROCESS = thing(
     started_at=INSTANT,
     heartbeat_at=INSTANT,
     silent_seconds=NUMBER,
+    app=TEXT_OR_NULL,
 )
 COUNTS = {"type": "object", "additionalProperties": WHOLE}
 STATUS = thing(

@@ -34,7 +34,8 @@ IDS = Ids()
 # How SQLite names what is not a table: the rows given, a list of keys, and what a statement computed before.
 COMPUTED = r"SCAN (p|s|leased|json_each|\d+ CONSTANT ROW|CONSTANT ROW|\d+-ROW|\(subquery)"
 SCOPE = {"namespace": "default"}
-CODE = {**SCOPE, "code_keys": ["abc"], "batch_size": BATCH}
+CLAIMABLE = {**SCOPE, "code_owner": "shop", "code_keys": ["abc"], "other_entries": ["other"]}
+CODE = {**CLAIMABLE, "batch_size": BATCH}
 RELEASE = {"only_unstarted": 0, "only_ended": 0, "grace_seconds": 0.0}
 
 
@@ -66,16 +67,16 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "read_ended": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobs_leased", "jobruns_pkey"}),
     "read_ended_held": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobruns_held"}),
     "read_next": (
-        {**SCOPE, "code_keys": ["abc"]},
+        CLAIMABLE,
         {"jobs_due", "jobs_leased", "jobruns_held", "jobruns_outbox", "jobs_pkey", "changes_pkey"},
     ),
     "read_later": (
-        {**SCOPE, "code_keys": ["abc"], "after": datetime(2027, 3, 1, tzinfo=timezone.utc)},
+        {**CLAIMABLE, "after": datetime(2027, 3, 1, tzinfo=timezone.utc)},
         {"jobs_due", "jobruns_outbox", "jobs_pkey"},
     ),
     "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),
     "read_attention": (
-        {**SCOPE, "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
+        {**SCOPE, "code_owner": "shop", "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
         {"jobs_attention"},
     ),
 }

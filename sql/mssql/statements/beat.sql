@@ -15,19 +15,29 @@
 -- Zero rows: nothing is due, or it is held by others.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId,
-    0 AS Extra, @now AS Now
+    0 AS Extra, @now AS Now, j.CodeOwner
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt <= @now
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
@@ -35,20 +45,30 @@ OPTION (LOOP JOIN);
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
-    1 AS Extra, @now AS Now
+    1 AS Extra, @now AS Now, j.CodeOwner
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL AND r.DueAt <= @now
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -316,7 +336,7 @@ SELECT TOP (@batch_size)
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, @now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, @now AS Now
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST, READCOMMITTEDLOCK)
 INNER JOIN dbo.JobRuns AS r WITH (READPAST, READCOMMITTEDLOCK) ON r.RunId = j.RunId
 WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @cutoff
@@ -333,7 +353,8 @@ DECLARE @cutoff datetime2(6) = DATEADD(
 SELECT TOP (@batch_size)
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, @now AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
+    @now AS Now
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 
@@ -409,8 +430,11 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @due_at datetime2(6), @due_at_again datetime2(6), @outbox_at datetime2(6), @outbox_at_again datetime2(6);
 DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6);
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
 SELECT TOP (1) @due_at = j.DueAt
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due))
@@ -418,6 +442,13 @@ WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt IS NOT NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
@@ -428,6 +459,13 @@ WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -447,6 +485,13 @@ WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt IS NOT NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
@@ -457,6 +502,13 @@ WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -473,8 +525,11 @@ SELECT
 -- Always one row: the earliest instants later than this one at which there is something to claim. Passes by what is locked.
 DECLARE @due_at datetime2(6), @outbox_at datetime2(6);
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
+
+INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
 SELECT TOP (1) @due_at = j.DueAt
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), READPAST, READCOMMITTEDLOCK)
@@ -482,6 +537,13 @@ WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt > @after
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
@@ -492,6 +554,13 @@ WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL AND r.DueAt > @after
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR EXISTS (SELECT 1 FROM @keys AS k WHERE k.CodeKey = j.CodeKey))
+    AND (
+        j.CodeOwner IS NULL
+        OR (
+            @code_owner IN (N'', j.CodeOwner)
+            AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
+        )
+    )
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -519,7 +588,9 @@ FROM (
     WHERE u.Namespace = @namespace AND u.Enabled = 1 AND u.NextRunTime IS NULL AND u.RetryAt IS NULL
 ) AS loose
 INNER JOIN dbo.Jobs AS j WITH (READPAST, READCOMMITTEDLOCK) ON j.Id = loose.Id
-WHERE j.LockedBy IS NULL AND CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2 > UPPER(@after_id)
+WHERE
+    j.LockedBy IS NULL AND CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2 > UPPER(@after_id)
+    AND (j.CodeOwner IS NULL OR j.DeleteRequested = 1 OR @code_owner IN (N'', j.CodeOwner))
 ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
 
 -- name: mend_jobs

@@ -53,11 +53,72 @@ SELECT
     (
         SELECT MAX(b.ImportedAt) FROM dbo.Releases AS b
         WHERE b.Namespace = @namespace AND b.CodeOwner = @code_owner
-    ) AS ImportedAt;
+    ) AS ImportedAt,
+    (
+        SELECT COUNT(*) FROM dbo.Nodes AS m
+        WHERE
+            m.Namespace = @namespace AND m.Kind = 'beat' AND m.StoppedAt IS NULL AND m.HeartbeatAt > @since
+            AND (m.CodeOwner <> @code_owner OR m.CodeRelease <> @code_release)
+    ) AS OtherBeats,
+    (SELECT COUNT(*) FROM dbo.Jobs AS j WHERE j.Namespace = @namespace AND j.CodeOwner = @code_owner) AS Jobs,
+    (
+        SELECT COUNT(*) FROM dbo.Jobs AS d
+        WHERE d.Namespace = @namespace AND d.CodeOwner = @code_owner AND d.DisabledReason = @reason
+    ) AS LeftJobs;
+
+-- name: read_living
+-- Zero rows: no beat of the namespace is alive. No instant: the release's first beat has not told its entries yet.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @since datetime2(6) = DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@live_seconds - FLOOR(-@live_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@live_seconds), @now)
+);
+
+SELECT n.CodeOwner, n.CodeRelease, n.NodeId, r.FirstSeenAt, r.Entries
+FROM (
+    SELECT a.CodeOwner, a.CodeRelease, MIN(a.NodeId) AS NodeId
+    FROM dbo.Nodes AS a
+    WHERE
+        a.Namespace = @namespace AND a.Kind = 'beat' AND a.StoppedAt IS NULL AND a.HeartbeatAt > @since
+        AND a.CodeOwner IS NOT NULL AND a.CodeRelease IS NOT NULL
+    GROUP BY a.CodeOwner, a.CodeRelease
+) AS n
+LEFT JOIN dbo.Releases AS r
+    ON r.Namespace = @namespace AND r.CodeOwner = n.CodeOwner AND r.CodeRelease = n.CodeRelease
+ORDER BY n.CodeOwner, n.CodeRelease;
+
+-- name: read_owners
+-- Zero rows: no app has a job here. How many enabled jobs each has.
+SELECT CodeOwner, COUNT(*) AS Jobs
+FROM dbo.Jobs
+WHERE Namespace = @namespace AND CodeOwner IS NOT NULL AND Enabled = 1
+GROUP BY CodeOwner;
+
+-- name: adopt_jobs
+-- rows: job_id uniqueidentifier
+-- A missing row: the job is gone, or not that app's any more.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (JobName nvarchar(200) NOT NULL);
+
+UPDATE j
+SET CodeOwner = @code_owner, Version = j.Version + 1, UpdatedAt = @now
+OUTPUT inserted.JobName INTO @changed (JobName)
+FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.CodeOwner = @former_owner
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT JobName FROM @changed;
 
 -- name: insert_release
-INSERT INTO dbo.Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt)
-VALUES (@namespace, @code_owner, @code_release, @first_seen_at);
+INSERT INTO dbo.Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt, Entries)
+VALUES (@namespace, @code_owner, @code_release, @first_seen_at, @entries);
+
+-- name: note_entries
+UPDATE dbo.Releases SET Entries = @entries
+WHERE
+    Namespace = @namespace AND CodeOwner = @code_owner AND CodeRelease = @code_release
+    AND (Entries IS NULL OR Entries <> @entries);
 
 -- name: note_import
 UPDATE dbo.Releases SET ImportedAt = @imported_at

@@ -9,12 +9,13 @@ SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
     RunId AS LeftRunId, RetryRunId AS WaitingRunId,
-    0 AS Extra, statement_timestamp() AS Now
+    0 AS Extra, statement_timestamp() AS Now, CodeOwner
 FROM Jobs
 WHERE
     Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
     AND coalesce(RetryAt, NextRunTime) <= statement_timestamp()
     AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+    AND (CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND JobName <> ALL(:other_entries)))
 ORDER BY coalesce(RetryAt, NextRunTime)
 LIMIT :batch_size
 FOR UPDATE SKIP LOCKED;
@@ -25,13 +26,14 @@ SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
-    1 AS Extra, statement_timestamp() AS Now
+    1 AS Extra, statement_timestamp() AS Now, j.CodeOwner
 FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
 WHERE
     r.Namespace = :namespace AND r.DueAt <= statement_timestamp()
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+    AND (j.CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL(:other_entries)))
 ORDER BY r.DueAt
 LIMIT :batch_size
 FOR UPDATE OF j SKIP LOCKED;
@@ -208,7 +210,7 @@ SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, statement_timestamp() AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, statement_timestamp() AS Now
 FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
@@ -221,7 +223,8 @@ LIMIT :batch_size;
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, statement_timestamp() AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
+    statement_timestamp() AS Now
 FROM JobRuns AS r
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL
@@ -277,6 +280,10 @@ SELECT
         WHERE
             Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
             AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+            AND (
+                CodeOwner IS NULL
+                OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND JobName <> ALL(:other_entries))
+            )
         ORDER BY coalesce(RetryAt, NextRunTime) -- min() reads every row where the planner knows no better
         LIMIT 1
     ) AS DueAt,
@@ -294,6 +301,10 @@ SELECT
             r.Namespace = :namespace AND r.DueAt IS NOT NULL
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
             AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+            AND (
+                j.CodeOwner IS NULL
+                OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL(:other_entries))
+            )
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt,
@@ -316,6 +327,10 @@ SELECT
             Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
             AND coalesce(RetryAt, NextRunTime) > :after
             AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+            AND (
+                CodeOwner IS NULL
+                OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND JobName <> ALL(:other_entries))
+            )
         ORDER BY coalesce(RetryAt, NextRunTime)
         LIMIT 1
     ) AS DueAt,
@@ -327,6 +342,10 @@ SELECT
             r.Namespace = :namespace AND r.DueAt > :after
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
             AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+            AND (
+                j.CodeOwner IS NULL
+                OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL(:other_entries))
+            )
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt;
@@ -340,6 +359,7 @@ SELECT
 FROM Jobs
 WHERE
     Namespace = :namespace AND LockedBy IS NULL AND Id > CAST(:after_id AS uuid)
+    AND (CodeOwner IS NULL OR DeleteRequested = 1 OR CAST(:code_owner AS text) IN ('', CodeOwner))
     AND (
         Quarantine IS NOT NULL
         OR DeleteRequested = 1

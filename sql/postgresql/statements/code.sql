@@ -44,11 +44,62 @@ SELECT
     (
         SELECT max(b.ImportedAt) FROM Releases AS b
         WHERE b.Namespace = :namespace AND b.CodeOwner = :code_owner
-    ) AS ImportedAt;
+    ) AS ImportedAt,
+    (
+        SELECT count(*) FROM Nodes AS m
+        WHERE
+            m.Namespace = :namespace AND m.Kind = 'beat' AND m.StoppedAt IS NULL
+            AND m.HeartbeatAt > statement_timestamp() - :live_seconds * interval '1 second'
+            AND (m.CodeOwner <> :code_owner OR m.CodeRelease <> :code_release)
+    ) AS OtherBeats,
+    (SELECT count(*) FROM Jobs AS j WHERE j.Namespace = :namespace AND j.CodeOwner = :code_owner) AS Jobs,
+    (
+        SELECT count(*) FROM Jobs AS d
+        WHERE d.Namespace = :namespace AND d.CodeOwner = :code_owner AND d.DisabledReason = :reason
+    ) AS LeftJobs;
+
+-- name: read_living
+-- Zero rows: no beat of the namespace is alive. No instant: the release's first beat has not told its entries yet.
+SELECT n.CodeOwner, n.CodeRelease, n.NodeId, r.FirstSeenAt, r.Entries
+FROM (
+    SELECT a.CodeOwner, a.CodeRelease, min(a.NodeId) AS NodeId
+    FROM Nodes AS a
+    WHERE
+        a.Namespace = :namespace AND a.Kind = 'beat' AND a.StoppedAt IS NULL
+        AND a.CodeOwner IS NOT NULL AND a.CodeRelease IS NOT NULL
+        AND a.HeartbeatAt > statement_timestamp() - :live_seconds * interval '1 second'
+    GROUP BY a.CodeOwner, a.CodeRelease
+) AS n
+LEFT JOIN Releases AS r
+    ON r.Namespace = :namespace AND r.CodeOwner = n.CodeOwner AND r.CodeRelease = n.CodeRelease
+ORDER BY n.CodeOwner, n.CodeRelease;
+
+-- name: read_owners
+-- Zero rows: no app has a job here. How many enabled jobs each has.
+SELECT CodeOwner, count(*) AS Jobs
+FROM Jobs
+WHERE Namespace = :namespace AND CodeOwner IS NOT NULL AND Enabled = 1
+GROUP BY CodeOwner;
+
+-- name: adopt_jobs
+-- rows: job_id uuid
+-- A missing row: the job is gone, or not that app's any more.
+WITH p (job_id) AS (:rows)
+
+UPDATE Jobs SET CodeOwner = :code_owner, Version = Jobs.Version + 1, UpdatedAt = statement_timestamp()
+FROM p
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.CodeOwner = :former_owner
+RETURNING JobName;
 
 -- name: insert_release
-INSERT INTO Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt)
-VALUES (:namespace, :code_owner, :code_release, :first_seen_at);
+INSERT INTO Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt, Entries)
+VALUES (:namespace, :code_owner, :code_release, :first_seen_at, :entries);
+
+-- name: note_entries
+UPDATE Releases SET Entries = :entries
+WHERE
+    Namespace = :namespace AND CodeOwner = :code_owner AND CodeRelease = :code_release
+    AND (Entries IS NULL OR Entries <> :entries);
 
 -- name: note_import
 UPDATE Releases SET ImportedAt = :imported_at

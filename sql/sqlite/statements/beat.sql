@@ -6,12 +6,16 @@ SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
     RunId AS LeftRunId, RetryRunId AS WaitingRunId,
-    0 AS Extra, :now AS Now
+    0 AS Extra, :now AS Now, CodeOwner
 FROM Jobs
 WHERE
     Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
     AND coalesce(RetryAt, NextRunTime) <= :now
     AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(:code_keys)))
+    AND (
+        CodeOwner IS NULL
+        OR (:code_owner IN ('', CodeOwner) AND JobName NOT IN (SELECT value FROM json_each(:other_entries)))
+    )
 ORDER BY coalesce(RetryAt, NextRunTime)
 LIMIT :batch_size;
 
@@ -21,13 +25,17 @@ SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
-    1 AS Extra, :now AS Now
+    1 AS Extra, :now AS Now, j.CodeOwner
 FROM JobRuns AS r
 CROSS JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
     r.Namespace = :namespace AND r.DueAt <= :now
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(:code_keys)))
+    AND (
+        j.CodeOwner IS NULL
+        OR (:code_owner IN ('', j.CodeOwner) AND j.JobName NOT IN (SELECT value FROM json_each(:other_entries)))
+    )
 ORDER BY r.DueAt
 LIMIT :batch_size;
 
@@ -203,7 +211,7 @@ SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, :now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now
 FROM Jobs AS j INDEXED BY Jobs_Leased
 CROSS JOIN JobRuns AS r ON r.RunId = j.RunId
 WHERE
@@ -216,7 +224,7 @@ LIMIT :batch_size;
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, :now AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, :now AS Now
 FROM JobRuns AS r INDEXED BY JobRuns_Held
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL
@@ -270,6 +278,13 @@ SELECT
         WHERE
             Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
             AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(:code_keys)))
+            AND (
+                CodeOwner IS NULL
+                OR (
+                    :code_owner IN ('', CodeOwner)
+                    AND JobName NOT IN (SELECT value FROM json_each(:other_entries))
+                )
+            )
     ) AS DueAt,
     leased.EndsAt,
     leased.PlannedAt,
@@ -285,6 +300,13 @@ SELECT
             r.Namespace = :namespace AND r.DueAt IS NOT NULL
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
             AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(:code_keys)))
+            AND (
+                j.CodeOwner IS NULL
+                OR (
+                    :code_owner IN ('', j.CodeOwner)
+                    AND j.JobName NOT IN (SELECT value FROM json_each(:other_entries))
+                )
+            )
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt,
@@ -307,6 +329,13 @@ SELECT
             Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
             AND coalesce(RetryAt, NextRunTime) > :after
             AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(:code_keys)))
+            AND (
+                CodeOwner IS NULL
+                OR (
+                    :code_owner IN ('', CodeOwner)
+                    AND JobName NOT IN (SELECT value FROM json_each(:other_entries))
+                )
+            )
     ) AS DueAt,
     (
         SELECT r.DueAt
@@ -316,6 +345,13 @@ SELECT
             r.Namespace = :namespace AND r.DueAt > :after
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
             AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(:code_keys)))
+            AND (
+                j.CodeOwner IS NULL
+                OR (
+                    :code_owner IN ('', j.CodeOwner)
+                    AND j.JobName NOT IN (SELECT value FROM json_each(:other_entries))
+                )
+            )
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt;
@@ -329,7 +365,7 @@ SELECT
     :now AS Now
 FROM Jobs
 WHERE
-    Id > :after_id
+    Id > :after_id AND (CodeOwner IS NULL OR DeleteRequested = 1 OR :code_owner IN ('', CodeOwner))
     AND Id IN (
         SELECT a.Id
         FROM Jobs AS a

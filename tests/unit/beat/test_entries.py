@@ -26,6 +26,7 @@ from celery_sqlbeat.beat.entries import (
     job_name_of,
     owner_of,
     read_entries,
+    shown_release,
 )
 from celery_sqlbeat.beat.stock_file import runs_in_file
 from celery_sqlbeat.beat.written import as_json, digest
@@ -288,7 +289,15 @@ def test_the_release_follows_what_the_entries_say() -> None:
     assert read({**plain, "b": {"task": "t", "schedule": 7}}).release != release
     assert read(plain, timezone="Europe/Berlin").release != release
     assert read_entries(app_of("office"), plain).release != release
-    assert read_entries(app_of(), plain, release="v1").release == "v1"
+
+
+def test_a_release_that_has_a_name_still_tells_groups_of_entries_apart() -> None:
+    plain = {"a": {"task": "t", "schedule": 5}, "b": {"task": "t", "schedule": 6}}
+    named = read_entries(app_of(), plain, release="v1").release
+    assert shown_release(named) == "v1"
+    assert read_entries(app_of(), {**plain, "b": {"task": "t", "schedule": 7}}, release="v1").release == named
+    assert read_entries(app_of(), {"a": plain["a"]}, release="v1").release != named
+    assert len(shown_release(read(plain).release)) == 12
 
 
 def key(**fields: Any) -> str:

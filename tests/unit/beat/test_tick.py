@@ -12,6 +12,7 @@ from celery_sqlbeat.beat.firing import Fired
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.errors import BrokerAway, DatabaseAway
+from celery_sqlbeat.model import Claimable
 from celery_sqlbeat.store.wake import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -40,9 +41,10 @@ class House:
         self.reaped = 0
         self.is_away = False
         self.sight = Sight(PATIENCE, 2 * poll, self.clock)
+        self.claimable = Claimable()
         me: Any = self
         chance = random.Random(5).random
-        self.tick = Tick(me, me, me, self.sight, me, me, me, me, [], poll, notice, self.clock, chance)
+        self.tick = Tick(me, me, me, self.sight, me, me, me, me, me, poll, notice, self.clock, chance)
 
     def clock(self) -> float:
         return self.time
@@ -75,12 +77,12 @@ class House:
         self._ask("changes")
         return self.counter
 
-    def next_wake(self, code_keys: Any) -> Wake:
+    def next_wake(self, claimable: Any) -> Wake:
         self._ask("next_wake")
         planned_at = self.planned_at if self.planned_at and self.planned_at > self.now() else None
         return Wake(self.now(), self.due_at, self.lease_ends_at, planned_at, None, None, self.counter)
 
-    def starts_after(self, instant: datetime, code_keys: Any) -> datetime | None:
+    def starts_after(self, instant: datetime, claimable: Any) -> datetime | None:
         self._ask("starts_after")
         return self.later_at
 
@@ -128,9 +130,9 @@ class Shared(House):
         self.slots = slots
         self.late: list[float] = []
 
-    def next_wake(self, code_keys: Any) -> Wake:
+    def next_wake(self, claimable: Any) -> Wake:
         self.due_at = self.at(self.slots[0]) if self.slots else None
-        return super().next_wake(code_keys)
+        return super().next_wake(claimable)
 
     def fire(self) -> Fired:
         self._ask("fire")

@@ -1,6 +1,7 @@
 """What gathered facts mean: each family of findings by itself."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 
 from celery_sqlbeat.beat.entries import EntryProblem
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.diagnosis import Finding, broker, clock, code, configuration, database, rows, workers
+from celery_sqlbeat.diagnosis import Finding, apps, broker, clock, code, configuration, database, rows, workers
 from celery_sqlbeat.diagnosis.facts import Code, Facts, Ground, Jobs, SeenJob, Wire
 from celery_sqlbeat.diagnosis.finding import listed
 from celery_sqlbeat.errors import DatabaseAway, DriverMissing, MigrationChanged, SchemaError, StoreError
 from celery_sqlbeat.handle.status import Process
+from celery_sqlbeat.model import LivingRelease
 from celery_sqlbeat.policy import Policy
 from celery_sqlbeat.roster import Answer
 from celery_sqlbeat.url import database_url
@@ -65,13 +67,15 @@ def facts(
     worker_tasks: frozenset[str] | None = None,
     policies: dict[str, Policy] | None = None,
     problems: Iterable[EntryProblem] = (),
+    living: Iterable[LivingRelease] = (),
+    owner: str = "shop",
     **conf: Any,
 ) -> Facts:
     return Facts(
         read_settings(conf, {}),
-        Ground("store-1", skew, tuple(processes), Jobs(tuple(jobs), set_aside or {}, is_whole)),
+        Ground("store-1", skew, tuple(processes), Jobs(tuple(jobs), set_aside or {}, is_whole), tuple(living)),
         Wire("redis", REDIS, visibility, None if roll is None else tuple(roll), worker_tasks),
-        Code(tasks, policies or {}, tuple(problems)),
+        Code(tasks, policies or {}, tuple(problems), owner),
     )
 
 
@@ -289,3 +293,29 @@ def test_a_driver_that_is_too_old_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     found = only(database.of_driver(database_url("postgresql://host/db")))
     assert "psycopg 3.0.18 is too old, it must be 3.2 or later" in found.says
     assert "celery-sqlbeat[postgresql]" in found.remedy
+
+
+def release(owner: str = "shop", name: str = "v1", entries: str = "a") -> LivingRelease:
+    return LivingRelease(owner, name, f"beat@{owner}", NOON, dict.fromkeys(entries, ""))
+
+
+def test_two_apps_or_two_schedules_in_one_namespace_are_an_error() -> None:
+    assert list(apps.findings(facts(living=[release(), release(name="v2")]))) == []
+    (found,) = apps.findings(facts(living=[release("office"), release()]))
+    assert (found.level, found.name) == ("error", "apps") and "shop and office" in found.says
+    assert 'sqlbeat_namespace = "shop"' in found.remedy
+    (found,) = apps.findings(facts(living=[release(), release(name="v2", entries="ab")]))
+    assert (found.level, found.name) == ("error", "releases") and "b" in found.says
+
+
+def test_jobs_that_no_living_beat_claims_are_an_error() -> None:
+    theirs = [replace(job(), owner="old")]
+    assert list(apps.findings(facts(theirs))) == []
+    (found,) = apps.findings(facts(theirs, living=[release()]))
+    assert found.level == "error" and "jobs adopt --owner old" in found.remedy
+
+
+def test_entries_whose_names_another_app_has_are_an_error() -> None:
+    theirs = [replace(job(), owner="office")]
+    (found,) = apps.findings(facts(theirs, policies={"a": Policy()}, living=[release(), release("office")][1:]))
+    assert found.level == "error" and "entries of shop are left out" in found.says
