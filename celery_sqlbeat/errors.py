@@ -58,6 +58,10 @@ class DatabaseBusy(TransientError):
     """
 
 
+class DatabaseUncertain(DatabaseBusy):
+    """The database answered with an error that no list has: what became of this work is not known for now."""
+
+
 class BrokerAway(SqlbeatError):
     """The broker cannot be reached for now; trying again later may help."""
 

@@ -50,13 +50,14 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
 
 MAX_REPUBLISHES = 3
 LONGEST_QUEUED_SECONDS = 3600.0  # doubling stops at an hour
+CANNOT_BE_PUBLISHED = "cannot be published"
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LONGEST_REASON = 200  # characters, as wide as the column
 
 
-def by_way_of(after: str) -> str | None:
-    """The state on the way, where a run that runs cannot get to this one directly: the one before, in its row."""
-    return FAILED if (RUNNING, after) not in TRANSITIONS and (FAILED, after) in TRANSITIONS else None
+def by_way_of(after: str, before: str = RUNNING) -> str | None:
+    """The state on the way, where a run cannot get to this one directly: the one before, in its row."""
+    return FAILED if (before, after) not in TRANSITIONS and (FAILED, after) in TRANSITIONS else None
 
 
 class Ending(NamedTuple):
@@ -91,9 +92,17 @@ class Backoff(NamedTuple):
         return random() * min(bound, self.longest)
 
 
-def after_success(reason: str | None = None) -> Ending:
-    """The slot is done; the job goes on by its cadence."""
-    return Ending(SUCCESS, reason)
+def after_success(reason: str | None = None, error: str | None = None) -> Ending:
+    """The slot is done; the job goes on by its cadence. `error`: what went wrong once the body had returned."""
+    return Ending(SUCCESS, reason, error=error)
+
+
+def tried_again_in(
+    failures_before: int, max_retries: int, backoff: Backoff, random: Callable[[], float]
+) -> float | None:
+    """The seconds until another attempt, should this one fail; None where no retries are left."""
+    failures = failures_before + 1
+    return backoff.seconds(failures, random) if failures <= max_retries else None
 
 
 def after_failure(
@@ -105,10 +114,24 @@ def after_failure(
     traceback: str | None = None,
 ) -> Ending:
     """Another attempt while retries are left, then the dead letters."""
-    failures = failures_before + 1
-    if failures > max_retries:
+    seconds = tried_again_in(failures_before, max_retries, backoff, random)
+    if seconds is None:
         return Ending(DLQ, "retries exhausted", None, 1, 0, error, traceback)
-    return Ending(RETRY, "failed", backoff.seconds(failures, random), 1, 0, error, traceback)
+    return Ending(RETRY, "failed", seconds, 1, 0, error, traceback)
+
+
+def after_refusal(
+    failures_before: int,
+    max_retries: int,
+    backoff: Backoff,
+    random: Callable[[], float],
+    error: str,
+    traceback: str | None = None,
+) -> Ending:
+    """As after a failure: what its message is made of may be mended before the next attempt."""
+    return after_failure(failures_before, max_retries, backoff, random, error, traceback)._replace(
+        reason=CANNOT_BE_PUBLISHED
+    )
 
 
 def after_lost_lease(

@@ -24,13 +24,15 @@ from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
+from celery_sqlbeat.lifecycle import Backoff
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.breaker import LONGEST_WAIT
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 15.0  # seconds between two tries of a worker of release 0.1.0; later ones come back within two
 
 
 class Parts(NamedTuple):
@@ -71,7 +73,7 @@ def assemble(
     )
     importing.bring()
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since))
-    sight = Sight(settings.heartbeat_interval + LONGEST_WAIT, 2 * settings.poll_interval, machine.clock)
+    sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
     firing = Firing(
         beat_store,
@@ -83,6 +85,7 @@ def assemble(
         settings.dispatch_timeout,
         machine.clock,
         machine.random,
+        Backoff(settings.retry_base, settings.retry_factor, settings.retry_max),
     )
     reaping = Reaping(
         beat_store,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from celery_sqlbeat.beat.code_calls import CodeCalls
-from celery_sqlbeat.beat.publishing import Published, Publisher, Sending, Sent
+from celery_sqlbeat.beat.publishing import Published, Publisher, Refused, Sending, Sent
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.errors import TransientError
+from celery_sqlbeat.lifecycle import Backoff, after_refusal
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store.protocol import Answer, BeatStore, Plans
 
@@ -79,6 +80,7 @@ class Firing:
         dispatch_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         rnd: Callable[[], float] = random.random,
+        backoff: Backoff = Backoff(),  # noqa: B008 - it is a tuple
     ) -> None:
         self._store = store
         self._plan = plan
@@ -89,6 +91,7 @@ class Firing:
         self._dispatch_seconds = dispatch_seconds
         self._clock = clock
         self._random = rnd
+        self._backoff = backoff
         self._in_flight: _InFlight | None = None
         self._unrecorded: deque[_Unrecorded] = deque()
         self._refusals: dict[str, int] = {}
@@ -176,6 +179,7 @@ class Firing:
         """What is to be written beside the marks."""
         if published.declined:
             self._cancel(published.declined)
+        self._fail(published.refused)
         self._give_back(published.failed)
         for sent in published.confirmed:
             self._refusals.pop(sent.claim.job_id, None)
@@ -217,6 +221,27 @@ class Firing:
                         seconds,
                     )
 
+    def _fail(self, refused: Sequence[Refused]) -> None:
+        """What no message can be made of is a failure of its slot: in the end a dead letter, and the job goes on."""
+        endings = []
+        for claim, error, trace in refused:
+            slot = claim.slot
+            ending = after_refusal(slot.failures, claim.max_retries, self._backoff, self._random, error, trace)
+            endings.append((claim, ending))
+        failed = self._store.fail(endings) if endings else set()
+        for claim, ending in endings:
+            if claim.run_id in failed:
+                logger.error(
+                    "job %s, slot %s, attempt %d cannot be published: %s; %s",
+                    claim.job_name,
+                    claim.slot.scheduled_for,
+                    claim.slot.attempt,
+                    ending.error,
+                    "it is a dead letter now"
+                    if ending.retry_seconds is None
+                    else f"tried again in {ending.retry_seconds:.1f} s",
+                )
+
     def _pause(self, claim: Claim) -> float:
         """How long until the slot is tried again, at most: ever longer, but hardly longer than its next slot takes."""
         slot = claim.slot
@@ -252,4 +277,4 @@ def _by_reason(claims: Sequence[tuple[Claim, str]]) -> dict[str, list[Claim]]:
 def _unpublished(claims: Sequence[Claim], error: Exception) -> Published:
     """What got out is not known. Under a higher fence each of them is sent again, and later than at once."""
     logger.error("a batch of %d claims could not be published", len(claims), exc_info=error)
-    return Published([], [(claim, type(error).__name__) for claim in claims], [])
+    return Published([], [(claim, type(error).__name__) for claim in claims], [], [])

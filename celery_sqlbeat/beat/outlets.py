@@ -42,13 +42,17 @@ class Outlet:
         self.returned = False  # whether a queue that was declared turned out to be gone
         self.first: Any = None  # what Celery gave for the run's message, a First
         self.run_id = self._label = ""
-        self._away = tuple(connection.connection_errors)
+        self.has_turned = False  # whether the run's message got as far as the broker, whatever became of it there
+        self.connection_errors = self._away = tuple(connection.connection_errors)
         self._publish = producer.publish
         producer.publish = self.publish
+        # kombu serializes in `publish` and turns to the broker in `_publish`; nothing public lies between the two.
+        self._turn = producer._publish
+        producer._publish = self._turning
 
     def begin(self, run_id: str, label: str) -> None:
         """What is published from here on belongs to this run."""
-        self.run_id, self._label, self.first = run_id, label, None
+        self.run_id, self._label, self.first, self.has_turned = run_id, label, None, False
 
     def publish(self, body: Any, **options: Any) -> Any:
         """Stand in for `Producer.publish`. It does not try again by itself: the slot is given back instead."""
@@ -58,6 +62,10 @@ class Outlet:
             if headers.get("id") == self.run_id:
                 headers["argsrepr"] = f"{headers.get('argsrepr')}{self._label}"
         return self._put(body, **{**options, "retry": False})
+
+    def _turning(self, *args: Any, **kwargs: Any) -> Any:
+        self.has_turned = True
+        return self._turn(*args, **kwargs)
 
     def shape(self, headers: Mapping[str, Any], content_type: str, content_encoding: str) -> Shape:
         """Keep what the first message has in common with others; `headers` are those that do not differ."""
@@ -74,7 +82,8 @@ class Outlet:
         try:
             return self._publish(body, **options)
         except self._away as error:
-            self.broken = one_line(error)
+            if self.has_turned:  # for some transports these are as common as a KeyError
+                self.broken = one_line(error)
             raise
 
     def flush(self) -> None:

@@ -1,10 +1,12 @@
 """Publishing: a batch of claims becomes messages that the broker confirms, each within its time or not at all."""
 
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from celery_sqlbeat.beat.blame import cause_of, is_in_the_message
 from celery_sqlbeat.beat.brokers import Broker
 from celery_sqlbeat.beat.outlets import TIME_UP, Outlet, one_line
 from celery_sqlbeat.beat.sending import Declined, Sender
@@ -37,6 +39,14 @@ class Sent(NamedTuple):
         return longest if self.life_seconds is None else min(longest, self.life_seconds)
 
 
+class Refused(NamedTuple):
+    """A claim that no message can be made of."""
+
+    claim: Claim
+    error: str
+    traceback: str
+
+
 class Published(NamedTuple):
     """What became of a batch. What failed may have reached the broker all the same, only nobody heard of it."""
 
@@ -44,6 +54,8 @@ class Published(NamedTuple):
     failed: list[tuple[Claim, str]]
     declined: list[tuple[Claim, str]]
     """What the shop's own code chose not to send."""
+    refused: list["Refused"]
+    """What can never be sent as it is. Of these nothing has reached the broker."""
 
 
 class Sending:
@@ -104,7 +116,7 @@ class Publisher:
         if not self._broker.was_refused:
             return published
         # The broker broke off at one of them. What it had taken by then goes out again under the same claim.
-        isolated = Published(published.confirmed, [], published.declined)
+        isolated = published._replace(failed=[])
         self._one_by_one([claim for claim, _ in published.failed], until, isolated)
         return isolated
 
@@ -122,6 +134,7 @@ class Publisher:
             published.confirmed.extend(alone.confirmed)
             published.failed.extend(alone.failed)
             published.declined.extend(alone.declined)
+            published.refused.extend(alone.refused)
             if not self._broker.was_refused:
                 self._refused.discard(claim.job_id)
             elif len(self._refused) < _MOST_REFUSED:
@@ -130,10 +143,10 @@ class Publisher:
     def _send(self, claims: Sequence[Claim], until: float) -> Callable[[], Published]:
         outlet = self._broker.outlet
         if outlet is None:
-            return lambda: Published([], [(claim, "the broker is not connected") for claim in claims], [])
+            return lambda: Published([], [(claim, "the broker is not connected") for claim in claims], [], [])
         outlet.until = until
         self._sender.sit(outlet)
-        sent, failures, declined = self._send_all(claims, outlet)
+        sent, failures, declined, refused = self._send_all(claims, outlet)
         outlet.flush()
 
         def settle() -> Published:
@@ -143,16 +156,17 @@ class Publisher:
                 self._broker.answered()
             confirmed = [each for each in sent if each.claim.run_id not in failures]
             failed = [(each, failures[each.run_id]) for each in claims if each.run_id in failures]
-            return Published(confirmed, failed, declined)
+            return Published(confirmed, failed, declined, refused)
 
         return settle
 
     def _send_all(
         self, claims: Iterable[Claim], outlet: Outlet
-    ) -> tuple[list[Sent], dict[str, str], list[tuple[Claim, str]]]:
+    ) -> tuple[list[Sent], dict[str, str], list[tuple[Claim, str]], list[Refused]]:
         sent: list[Sent] = []
         failures: dict[str, str] = {}
         declined: list[tuple[Claim, str]] = []
+        refused: list[Refused] = []
         last_flush = time.monotonic()
         for claim in claims:
             now = time.monotonic()
@@ -164,13 +178,16 @@ class Publisher:
             except Declined as error:
                 declined.append((claim, str(error)))
             except Exception as error:
-                failures[claim.run_id] = one_line(error)
+                if is_in_the_message(error, outlet.has_turned, outlet.connection_errors):
+                    refused.append(_refused(claim, cause_of(error)))
+                else:
+                    failures[claim.run_id] = one_line(error)
             else:
                 sent.append(Sent(claim, *destination))
             if now - last_flush > _FLUSH_SECONDS:
                 outlet.flush()
                 last_flush = time.monotonic()
-        return sent, failures, declined
+        return sent, failures, declined, refused
 
     def queue_of(self, claim: Claim) -> str | None:
         """The queue that the message of this claim goes to; None where an exchange decides, or no queue is known."""
@@ -187,3 +204,7 @@ class Publisher:
     def close(self) -> None:
         """Close the connection; it is opened again by the next `connect`."""
         self._broker.close()
+
+
+def _refused(claim: Claim, error: BaseException) -> Refused:
+    return Refused(claim, one_line(error), "".join(traceback.format_exception(error)))

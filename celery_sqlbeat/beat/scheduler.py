@@ -20,7 +20,7 @@ from celery_sqlbeat.beat.stock_file import is_there, runs_in_file
 from celery_sqlbeat.beat.trouble import Trouble
 from celery_sqlbeat.beat.untouched import untouched
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import DatabaseAway, SettingError, SqlbeatError
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, SettingError, SqlbeatError, TransientError
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.roster import queues_without_extension
 from celery_sqlbeat.store import Store, open_store
@@ -28,7 +28,8 @@ from celery_sqlbeat.store import Store, open_store
 logger = logging.getLogger(__name__)
 
 _ROLL_SECONDS = 1.0  # for each of the two questions to all workers; a busy one answers between two messages
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds between two tries while the database or the broker is away
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0  # seconds between two tries of what fails, until somebody mends it
+_LONGEST_AWAY = 1.0  # seconds; what is away comes back by itself, and a try is one cheap connect
 
 
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
@@ -179,7 +180,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Say what is wrong, and again ever more rarely; full jitter, so that many beats do not come back at once."""
         self._failures += 1
         self._database_is_away = isinstance(error, DatabaseAway)
-        longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
+        longest = _LONGEST_AWAY if isinstance(error, (TransientError, BrokerAway)) else _LONGEST_WAIT
+        longest = min(longest, _FIRST_WAIT * 2.0 ** min(self._failures - 1, 10))
         seconds = min(longest, float(self.max_interval)) * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
         if self._trouble.is_to_be_told(str(error)):
             logger.error(text + "; trying again in %.1f s", error, seconds, exc_info=exc_info and self._failures == 1)

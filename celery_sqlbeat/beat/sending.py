@@ -90,6 +90,7 @@ class Sender:
     def send(self, claim: Claim, outlet: Outlet) -> Destination:
         """Hand the message of a claim to the outlet, or raise."""
         label = messages.label(claim)
+        outlet.has_turned = False
         if self._is_hooked:
             outlet.begin(claim.run_id, label)
             self._send_entry(claim, outlet)

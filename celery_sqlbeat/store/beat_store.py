@@ -8,7 +8,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from celery_sqlbeat.errors import RowRefused, TransientError
+from celery_sqlbeat.errors import DatabaseAway, RowRefused, StoreError, TransientError
 from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
 from celery_sqlbeat.model import (
     LONGEST_QUARANTINE,
@@ -42,8 +42,11 @@ class SqlBeatStore:
         self._database = database
         self._namespace = namespace
         self._beat = beat
+        self._unheard: list[Claim] = []
+        """Claims whose commit had no answer, and nobody could ask what became of it."""
 
     def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
+        self._give_back_unheard()
         seen: list[DueJob] = []
         all_of_them = partial(self._claim, plan, batch_size, dispatch_seconds, claimable, seen)
         try:
@@ -111,10 +114,27 @@ class SqlBeatStore:
             return attempted[0] if written and session.fetch("read_claims", written[:1]) else None
 
         try:
-            return self._database.write(work, settle)
-        except Conflict:
-            # An operator set NextRunTime back to a slot that was run before: it becomes a further attempt of that slot.
-            return self._database.write(lambda session: work(session, renumbered=True), settle)
+            try:
+                return self._database.write(work, settle)
+            except Conflict:
+                # An operator set NextRunTime back to a slot that was run before: it becomes a further attempt of it.
+                return self._database.write(lambda session: work(session, renumbered=True), settle)
+        except TransientError:
+            self._unheard += attempted[0].claims if attempted else []
+            raise
+
+    def _give_back_unheard(self) -> None:
+        """A claim that was committed unheard was never published: it must not wait for the end of its time."""
+        claims, self._unheard = self._unheard, []
+        if not claims:
+            return
+        try:
+            self.give_back(claims, "the answer to the claim was lost")
+        except DatabaseAway:
+            self._unheard = claims
+            raise
+        except StoreError as error:  # one of their rows is locked: they are taken over when their time is over
+            logger.info("%d claims without an answer are not given back: %s", len(claims), error)
 
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
         rows = [(c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in published]
@@ -129,6 +149,10 @@ class SqlBeatStore:
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
         return self._release_claims(claims, given_back(reason, seconds))()
+
+    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
+        releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c, ending in refused]
+        return release(self._database, self._namespace, releases, only_unstarted=True)()
 
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         return self._release_claims(claims, Ending(CANCELLED, reason))()
@@ -158,6 +182,7 @@ class SqlBeatStore:
         return [name for _, name, locked_by in found if locked_by is None]
 
     def next_wake(self, claimable: Claimable = ALL_JOBS) -> Wake:
+        self._give_back_unheard()
         rows = self._database.read("read_next", **self._scope(claimable))
         return Wake._make(rows[0])
 

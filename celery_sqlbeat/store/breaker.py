@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 
 _FAILURES_TO_OPEN = 2  # one lost connection is an ordinary day
-_FIRST_WAIT = 0.5  # seconds
-LONGEST_WAIT = 15.0  # seconds; half of the usual heartbeat interval, so that leases survive short outages
+_FIRST_WAIT = 0.1  # seconds
+# Seconds. A probe is one cheap connect, and callers come back after half a second to one: each of them finds that it
+# may probe, unless another one has just done so.
+LONGEST_WAIT = 0.5
 
 
 class Breaker:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import tenacity
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, RowRefused, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, RowRefused, StoreError
 from celery_sqlbeat.store.breaker import Breaker
-from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, WAITS, Fault
+from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, UNCERTAIN, WAITS, Fault
 from celery_sqlbeat.store.lender import Lender
 from celery_sqlbeat.store.session import AskedSession, Dialect, Row, Rows, Session
 from celery_sqlbeat.store.steps import Steps
@@ -222,17 +222,19 @@ class Database:
                 session.commit()
         except BaseException as error:
             fault = self.dialect.classify(error)
+            if session is None and fault is Fault.UNKNOWN:
+                fault = Fault.LOST  # there is no connection, whatever the reason
             if session is not None:
                 self._end(session, fault)
             if not isinstance(error, self.dialect.errors):
                 raise
-            unsettled = session is not None and committing and fault in (Fault.LOST, Fault.AMBIGUOUS)
+            unsettled = session is not None and committing and fault in UNCERTAIN
             raise Failure(fault, unsettled, error) from error
         self._lender.give_back(session)
         return result
 
     def _end(self, session: Session, fault: Fault) -> None:
-        if fault not in AWAY:
+        if fault not in AWAY | UNCERTAIN:
             try:
                 session.rollback()
             except Exception as error:
@@ -260,6 +262,8 @@ class Database:
             return RowRefused(text)
         if failure.fault is Fault.FATAL:
             return StoreError(text)
+        if failure.fault is Fault.UNKNOWN:
+            return DatabaseUncertain(f"the database gave an error that is not known: {text}")
         kind = DatabaseAway if failure.fault in AWAY else DatabaseBusy
         return kind(told)
 

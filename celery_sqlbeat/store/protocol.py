@@ -127,6 +127,9 @@ class BeatStore(Protocol):
         It is due again after so many seconds.
         """
 
+    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
+        """End attempts whose message cannot be made: another one follows, or the dead letters."""
+
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         """End slots that somebody chose not to send: their jobs go on at once."""
 

@@ -1,11 +1,11 @@
 """Releases runs: the one place where a lease ends, whoever ends it. First the jobs' rows, then the runs'."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
-from celery_sqlbeat.lifecycle import LONGEST_REASON, Ending, by_way_of
+from celery_sqlbeat.lifecycle import CLAIMED, LONGEST_REASON, RUNNING, Ending, by_way_of
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import Answer
 from celery_sqlbeat.store.session import Row, Rows, Session
@@ -46,12 +46,15 @@ def release(
     name = "release_at_once" if is_guarded else "finish_at_once"
     if database.does_at_once(name):
         return _at_once(database, name, namespace, ordered, guard)
+    before = _before(guard)
     job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
         released = session.fetch("release_jobs", job_rows, **guard)
         free = {row[0] for row in released}
-        run_rows = [(one.run_id, one.claim_id, one.fence, one.job_id in free, *_end_of(one.ending)) for one in ordered]
+        run_rows = [
+            (one.run_id, one.claim_id, one.fence, one.job_id in free, *_end_of(one.ending, before)) for one in ordered
+        ]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
         if is_guarded:
             # An overlapping run that has begun goes on by itself, but its job is free.
@@ -74,7 +77,7 @@ def releasing(database: Database, namespace: str, releases: Sequence[Release]) -
     ordered = sorted(releases, key=itemgetter(1))
     guard = {"only_unstarted": 0, "only_ended": 0, "grace_seconds": 0.0}
     found = yield from database.asking(
-        "finish_at_once", _all_rows(ordered), partial(_settled, ordered), namespace=namespace, **guard
+        "finish_at_once", _all_rows(ordered, guard), partial(_settled, ordered), namespace=namespace, **guard
     )
     return _done(ordered, found)
 
@@ -83,12 +86,18 @@ def _at_once(
     database: Database, name: str, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
 ) -> Answer:
     """The same as one statement."""
-    answer = database.ask(name, _all_rows(ordered), partial(_settled, ordered), namespace=namespace, **guard)
+    answer = database.ask(name, _all_rows(ordered, guard), partial(_settled, ordered), namespace=namespace, **guard)
     return lambda: _done(ordered, answer())
 
 
-def _all_rows(ordered: Sequence[Release]) -> Rows:
-    return [(one.job_id, one.run_id, one.claim_id, one.fence, *_end_of(one.ending)) for one in ordered]
+def _all_rows(ordered: Sequence[Release], guard: Mapping[str, float]) -> Rows:
+    before = _before(guard)
+    return [(one.job_id, one.run_id, one.claim_id, one.fence, *_end_of(one.ending, before)) for one in ordered]
+
+
+def _before(guard: Mapping[str, float]) -> str:
+    """The state of the runs that are to end: those that nobody has started are still claimed."""
+    return CLAIMED if guard["only_unstarted"] else RUNNING
 
 
 def _settled(ordered: Sequence[Release], session: Session) -> list[Row] | None:
@@ -104,11 +113,11 @@ def _endings(ordered: Sequence[Release]) -> Rows:
     return [(one.run_id, one.claim_id, one.fence, one.ending.state) for one in ordered]
 
 
-def _end_of(end: Ending) -> Row:
+def _end_of(end: Ending, before: str) -> Row:
     """The last columns of a row of close_runs."""
     return (
         end.state,
-        by_way_of(end.state),
+        by_way_of(end.state, before),
         _end(end.reason, LONGEST_REASON),
         end.retry_seconds,
         end.failures,

@@ -29,8 +29,11 @@ _FAULTS = {
     "SQLITE_CONSTRAINT": Fault.REFUSED,  # any other, and what a trigger raises
     "SQLITE_MISMATCH": Fault.REFUSED,
     "SQLITE_TOOBIG": Fault.REFUSED,
+    # What can never succeed as it is.
+    "SQLITE_RANGE": Fault.FATAL,
+    "SQLITE_AUTH": Fault.FATAL,
 }
-# Python 3.10 gives no code with the error, only SQLite's fixed English text.
+# Python 3.10 gives no code with the error, only SQLite's fixed English text; SQLITE_ERROR is many things.
 _TEXTS = {
     "database is locked": Fault.TRANSIENT,
     "database table is locked": Fault.TRANSIENT,
@@ -43,6 +46,11 @@ _TEXTS = {
     "CHECK constraint failed": Fault.REFUSED,
     "NOT NULL constraint failed": Fault.REFUSED,
     "FOREIGN KEY constraint failed": Fault.REFUSED,
+    "datatype mismatch": Fault.REFUSED,
+    "no such ": Fault.FATAL,  # table, column, function
+    "table ": Fault.FATAL,  # has no column of this name
+    "near ": Fault.FATAL,  # syntax
+    "incomplete input": Fault.FATAL,
 }
 _UNREADABLE = "Could not decode to UTF-8"  # the driver's own text; it has no code
 
@@ -193,11 +201,11 @@ class Sqlite:
         for known, fault in _FAULTS.items():
             if name.startswith(known):
                 return fault
-        if not name:
+        if name in ("", "SQLITE_ERROR"):
             for text, fault in _TEXTS.items():
                 if str(error).startswith(text):
                     return fault
-        return Fault.FATAL
+        return Fault.UNKNOWN
 
     def explain(self, error: BaseException) -> str:
         return " ".join(str(error).split())

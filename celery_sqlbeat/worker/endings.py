@@ -24,7 +24,8 @@ class End(Enum):
     SUCCESS = "success"
     REPLACED = "replaced"  # self.replace(): another task takes its place
     IGNORED = "ignored"  # raised Ignore
-    FAILURE = "failure"  # an exception, the soft time limit, a result that cannot be stored, SystemExit
+    UNSTORED = "result not stored"  # its body returned; what Celery does with the result after that has failed
+    FAILURE = "failure"  # an exception, the soft time limit, SystemExit
     TIME_LIMIT = "time limit"  # the hard one: its process was killed
     CHILD_LOST = "child lost"  # its process died
     REQUEUED = "requeued"  # raised Reject with requeue
@@ -53,6 +54,8 @@ def ending(
         return after_success()
     if end in (End.REPLACED, End.IGNORED):
         return after_success(end.value)
+    if end is End.UNSTORED:
+        return after_success(end.value, error)
     if end is End.REJECTED:
         return Ending(DLQ, end.value, None, 1, 0, error, traceback)
     if end is End.REVOKED:

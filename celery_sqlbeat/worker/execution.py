@@ -10,22 +10,23 @@ from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject, Retry
-from celery.worker import state
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Retry
 
-from celery_sqlbeat.errors import LeaseLost
 from celery_sqlbeat.worker import native
+from celery_sqlbeat.worker.causes import how_it_ended
 from celery_sqlbeat.worker.endings import End
+from celery_sqlbeat.worker.failed import AttemptFailed
 from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
-from celery_sqlbeat.worker.reports import NO_REPORT, Report, report, seconds_until
+from celery_sqlbeat.worker.reports import NO_REPORT, Report, seconds_until
+from celery_sqlbeat.worker.retried import tell_retried, tell_returned
 from celery_sqlbeat.worker.running import write
 from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun
-from celery_sqlbeat.worker.watched import Seen, let_go, watch
+from celery_sqlbeat.worker.watched import Instead, Seen, let_go, watch
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Execution:
         self.window: Any = None
         """Where its body runs, in pools that run it in this process."""
         self._place: int | None = None
+        self._again: float | None = None
+        """The seconds until another attempt, should this one fail; None where it is the last one."""
         self._is_late = bool(req.task.acks_late)
         self._is_settled = False
         """Whether the outcome is written, or known to be lost."""
@@ -77,7 +80,8 @@ class Execution:
         self._place = self._marks.take()
         holding.tell_extended(self._extended)
         self._running.add(self)
-        write(self.req.request_dict, holding.run, self._place)
+        self._again = self._office.tried_again_in(holding)
+        write(self.req.request_dict, holding.run, self._place, self._again)
         holding.on_stop(self._must_stop)
 
     def end(self, how: End, error: Report = NO_REPORT) -> None:
@@ -85,6 +89,14 @@ class Execution:
         # A process that retires or is killed at once after its task takes the report along: what is done is done.
         if how in (End.CHILD_LOST, End.STOPPED) and self._marks.has_succeeded(self._place):
             how, error = End.SUCCESS, NO_REPORT
+        elif how in _AFTER_RETURN and self._marks.has_returned(self._place):
+            how, error = End.UNSTORED, Report(error.error or f"{how.value} while its result was stored")
+            logger.warning(
+                "task %s[%s] has returned, and Celery could not store its result or send its callbacks: %s",
+                self.req.name,
+                self.req.id,
+                error.error,
+            )
         elif how is End.STOPPED and self.give_back_unbegun():
             return
         retries_at = self._marks.retries_at(self._place) if how in _OF_THE_BODY else None
@@ -186,46 +198,56 @@ class Execution:
         if not failed:
             self.end(End.SUCCESS)
 
-    def _at_on_failure(self, exc_info: Any, **_: Any) -> None:
+    def _at_on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Instead | None:
+        """`return_ok`: the process of the task has told the result backend and the hooks already."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        if isinstance(error, TimeLimitExceeded):
-            return  # its process is killed after this; on_timeout follows
-        if isinstance(error, Retry):
+        if isinstance(error, TimeLimitExceeded):  # its process is killed after this; on_timeout follows
+            return _say_nothing if self._has_returned() or self._tried_again_in() is not None else None
+        if isinstance(error, AttemptFailed):
+            self.end(End.FAILURE, error.told)
+        elif isinstance(error, Retry):
             self.retry(seconds_until(error.when, self.req.app))
-            return
-        if isinstance(error, BegunBefore):
-            self.end(End.CHILD_LOST, Report("the process that ran it has ended"))
-            return
-        if isinstance(error, NotBegun):
+        elif isinstance(error, BegunBefore):
+            told = Report("the process that ran it has ended")
+            return self._fail(End.CHILD_LOST, WorkerLostError(told.error), exc_info, told)
+        elif isinstance(error, NotBegun):
             self.not_begun()
-            return
-        self.end(*self._how(error, exc_info))
+        else:
+            how, told = how_it_ended(error, exc_info, self.is_terminating, self.is_cancelled)
+            if how in _FAILURES and not return_ok:  # else it was told where the body ran
+                return self._fail(how, error, exc_info, told)
+            self.end(how, told)
+        return None
 
-    def _how(self, error: BaseException, exc_info: Any) -> tuple[End, Report]:
-        told = report(error, exc_info)
-        if isinstance(error, Reject):
-            return how_rejected(error), told
-        if isinstance(error, LeaseLost) and self.is_terminating:
-            return End.STOPPED, NO_REPORT
-        if isinstance(error, Ignore):
-            return (End.REPLACED if str(error) == _REPLACED else End.IGNORED), NO_REPORT
-        if isinstance(error, Terminated) or (self.is_terminating and isinstance(error, WorkerLostError | SystemExit)):
-            return (End.STOPPED if self.is_cancelled else End.REVOKED), NO_REPORT
-        if isinstance(error, WorkerLostError):
-            if is_stopping():
-                return End.STOPPED, NO_REPORT  # the signal that stops the worker reached its children, too
-            return End.CHILD_LOST, told
-        if self.is_terminating and is_stopping():
-            return End.STOPPED, NO_REPORT  # in solo, Celery's own cancelling raises inside the body
-        return End.FAILURE, told
+    def _tried_again_in(self) -> float | None:
+        """The seconds until another attempt if this one fails now; None where it does not, or is the last one."""
+        return None if self.holding is None or self.is_over or self._has_returned() else self._again
 
-    def _at_on_timeout(self, soft: bool, timeout: float, **_: Any) -> None:
-        if not soft:
-            told = Report(f"TimeLimitExceeded({timeout:g})")
-            # In prefork the process is killed right after this.
-            self._loop.post(lambda: self.end(End.TIME_LIMIT, told))
+    def _has_returned(self) -> bool:
+        return not self.is_over and self._marks.has_returned(self._place)
+
+    def _fail(self, how: End, error: BaseException, exc_info: Any, told: Report) -> Instead | None:
+        """Celery's main process would call this a failure: not where the body had returned, or another one follows."""
+        seconds, has_returned = self._tried_again_in(), self._has_returned()
+        self.end(how, told)
+        if has_returned:
+            return partial(tell_returned, self.req)
+        return None if seconds is None else partial(tell_retried, self.req, error, exc_info, seconds, told)
+
+    def _at_on_timeout(self, soft: bool, timeout: float, **_: Any) -> Instead | None:
+        if soft:
+            return None
+        told, seconds = Report(f"TimeLimitExceeded({timeout:g})"), self._tried_again_in()
+        has_returned = self._has_returned()
+        # In prefork the process is killed right after this.
+        self._loop.post(lambda: self.end(End.TIME_LIMIT, told))
+        if has_returned:
+            return partial(tell_returned, self.req)
+        if seconds is None:
+            return None
+        return partial(tell_retried, self.req, TimeLimitExceeded(timeout), None, seconds, told)
 
     def _at_terminate(self, *_: Any, **__: Any) -> None:
         self.is_terminating = True
@@ -235,22 +257,18 @@ class Execution:
             self.end(End.EXPIRED if expired else End.REVOKED)
 
 
-def how_rejected(error: Reject) -> End:
-    """A task may refuse its message. Celery does so, too, where it could not send what `self.retry()` asked for."""
-    unsent_retry = isinstance(error.reason, Exception)
-    return End.REQUEUED if error.requeue or unsent_retry else End.REJECTED
+def _say_nothing() -> None:
+    """What follows says it."""
 
 
-def is_stopping() -> bool:
-    """Whether this worker has been told to end."""
-    return any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate))
+_AFTER_RETURN = (End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST, End.STOPPED, End.REVOKED)
+"""How a run may seem to have ended whose body had returned: what came after that is no part of it."""
 
+_FAILURES = (End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST)
+"""Of these Celery hears as of its own retries, where another attempt follows."""
 
-_OF_THE_BODY = (End.SUCCESS, End.IGNORED, End.FAILURE)
+_OF_THE_BODY = (End.SUCCESS, End.IGNORED, End.FAILURE, End.UNSTORED)
 """What a body may say of itself after it has sent its own retry, which goes on with the attempt all the same."""
-
-_REPLACED = "Replaced by new task"  # what Celery's Task.replace says
-
 
 _SEEN: Seen = {
     "on_accepted": Execution._at_on_accepted,

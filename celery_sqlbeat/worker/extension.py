@@ -13,6 +13,7 @@ from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import NAMES, Settings
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.worker import running
+from celery_sqlbeat.worker.body import watch_bodies_of
 from celery_sqlbeat.worker.consumption import Consumption
 from celery_sqlbeat.worker.copies import is_ours
 from celery_sqlbeat.worker.endings import End
@@ -57,6 +58,7 @@ class Extension:
         self.office = Office(settings, self._describe, is_configured)
         self._process: Callable[[Any], Any] = worker._process_task
         worker._process_task = self._admit
+        watch_bodies_of(worker.app, worker.hostname)
         self._wait_for_slot: Callable[[Any], Any] = worker._process_task_sem
         worker._process_task_sem = self._receive
 
@@ -65,6 +67,7 @@ class Extension:
         if self._parts is None:
             self._parts = self._assemble(consumer)
             ask_before_refusing(consumer, self._parts.gate, self._parts.loop)
+        watch_bodies_of(self._worker.app, self._worker.hostname, is_traced=True)  # tasks may have come since
         ask_without_waiting(consumer, self._parts.loop)
         self._parts.gate.connected(consumer)
         self.office.open()

@@ -28,6 +28,7 @@ from celery_sqlbeat.worker.secrecy import shown
 logger = logging.getLogger(__name__)
 
 RETURN_SECONDS = 5.0  # how long a message is kept that others must run, so that it does not come back at once
+_AWAY_SECONDS = 1.0  # the same for one that could not be asked about: the database may be back at any moment
 _RETURNED_A_SECOND = 20  # how many at most, so that a whole queue of them neither floods the log nor turns in circles
 _MOST_EXTRA = 100  # messages that leave their place in the prefetch to others; more of them hold up the queue
 _MOST_OF_OTHERS = 5000  # the same for messages that only others can run: whatever waits behind them is to be run here
@@ -181,7 +182,7 @@ class Gate:
             self._drop(asked.req, answer.reason)
         elif isinstance(answer, Away):
             logger.warning("message %s (task %s) goes back to the broker: %s", *_named(asked.req), answer.reason)
-            self._keep(asked.req)
+            self._keep(asked.req, seconds=_AWAY_SECONDS)
         elif isinstance(answer, Foreign):
             logger.error("message %s (task %s) goes back to the broker: %s", *_named(asked.req), answer.reason)
             self._keep(asked.req, _MOST_OF_OTHERS)
@@ -250,7 +251,7 @@ class Gate:
         state.task_ready(req)
         req.send_event("task-rejected", name=req.name, requeue=False, reason=reason)
 
-    def _keep(self, req: Any, most: int = _MOST_EXTRA) -> None:
+    def _keep(self, req: Any, most: int = _MOST_EXTRA, seconds: float = RETURN_SECONDS) -> None:
         """Return it to the broker in a while. Where the consumer is served."""
         state.task_ready(req)
         consumer = self._consumer
@@ -259,7 +260,7 @@ class Gate:
             return
         self._kept.add(req)
         self._raise(req, most)
-        seconds = max(RETURN_SECONDS, len(self._kept) / _RETURNED_A_SECOND)
+        seconds = max(seconds, len(self._kept) / _RETURNED_A_SECOND)
         consumer.timer.call_after(seconds * (0.8 + 0.4 * _chance()), self._return, (req,))
 
     def _return(self, req: Any) -> None:

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 _SHARE_TO_JOIN = 0.5  # of the interval: who is due that soon is extended with the others, so that all come together
 _SHARE_TO_RETRY = 0.125  # of the interval: so long after a failure the next try begins
-_SHORTEST_RETRY, _LONGEST_RETRY = 0.05, 2.0  # seconds
+_SHORTEST_RETRY, _LONGEST_RETRY = 0.05, 1.0  # seconds
 
 
 class Heartbeats:

@@ -62,6 +62,8 @@ class Holding:
         self.stop: Stop | None = None
         self.written: bool | None = None
         """Whether its outcome is in the database; None as long as that is not known."""
+        self.luck: float | None = None
+        """The chance in the backoff of a failure, drawn once: whoever asks twice is told the same."""
         self._clock = clock
         self._guard = guard
         self._on_stop: Callable[[], None] | None = None

@@ -11,8 +11,8 @@ from celery_sqlbeat.worker import native
 
 _MOST = 65536  # runs of one process at a time; a run beyond has no mark of its own, and is stopped all the same
 _DOUBLE = 8  # bytes
-_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES = range(5)  # the bytes of each run
-_BYTES = 5
+_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES, _RETURNED = range(6)  # the bytes of each run
+_BYTES = 6
 
 
 class Marks:
@@ -81,6 +81,14 @@ class Marks:
     def has_succeeded(self, place: int | None) -> bool:
         """Whether the run's task succeeded, even if its process ended before it could report so."""
         return self._says(place, _SUCCEEDED)
+
+    def note_return(self, place: int | None) -> None:
+        """Say that the run's body returned; what Celery does with its result is still to come."""
+        self._say(place, _RETURNED)
+
+    def has_returned(self, place: int | None) -> bool:
+        """Whether the run's body returned, whatever became of its result and its callbacks."""
+        return self._says(place, _RETURNED)
 
     def retry(self, place: int | None, at: float) -> None:
         """Say that the run's task has sent itself again, for this instant by the clock of this machine."""

@@ -9,10 +9,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.lifecycle import tried_again_in
 from celery_sqlbeat.model import Node, StartRequest
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.unpatched import original
@@ -30,7 +32,8 @@ from celery_sqlbeat.worker.timing import Timing
 
 logger = logging.getLogger(__name__)
 
-_FIRST_LOOK, _LONGEST_LOOK = 0.5, 10.0  # seconds between two tries to open the store
+_FIRST_LOOK, _LONGEST_LOOK = 0.5, 1.0  # seconds between two tries to open the store; half of it is jitter
+_AFTER_ERROR = 10.0  # seconds; after an error that nobody expected
 _LONGEST_ENDING = 10.0  # seconds that the end of a worker waits for its outcomes to be written
 
 
@@ -126,8 +129,13 @@ class Office:
     ) -> None:
         """Write how a task ended."""
         if self.keeper is not None:  # always: it has made the holding
-            decided = ending(end, holding.run, self._backoff, random.random, error, traceback)
+            decided = ending(end, holding.run, self._backoff, partial(_luck, holding), error, traceback)
             self.keeper.finish(holding, decided, then)
+
+    def tried_again_in(self, holding: Holding) -> float | None:
+        """The seconds until another attempt, should this one fail; None where it is the last one."""
+        run = holding.run
+        return tried_again_in(run.failures, run.max_retries, self._backoff, partial(_luck, holding))
 
     def unstart(self, holding: Holding, then: Then | None = None) -> None:
         """Give back a run whose body never ran."""
@@ -226,12 +234,13 @@ class Office:
                     self._say(str(error))
                 except Exception:
                     logger.exception("the worker cannot keep leases")
-                    wait = _LONGEST_LOOK
+                    wait = _AFTER_ERROR
             self._give_up()
             with self._lock:
                 soonest = min((one.give_up_at for one in self._early), default=float("inf"))
-            self._alarm.sleep(min(wait, max(0.01, soonest - time.monotonic())))
-            wait = min(_LONGEST_LOOK if self._looks_there() else 1.0, 2 * wait)
+            seconds = wait * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
+            self._alarm.sleep(min(seconds, max(0.01, soonest - time.monotonic())))
+            wait = min(_LONGEST_LOOK, 2 * wait)
 
     def _looks_there(self) -> bool:
         url = self.settings.database_url
@@ -292,3 +301,9 @@ class Office:
             self._early = deque(one for one in self._early if one.give_up_at > now)
         for one in late:
             native.called(lambda one=one: one.answered(Away("the database could not be asked")))  # type: ignore[misc]
+
+
+def _luck(holding: Holding) -> float:
+    if holding.luck is None:
+        holding.luck = random.random()  # noqa: S311 - a backoff is no secret
+    return holding.luck

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
@@ -24,7 +24,7 @@ _WHILE_BEATING = 0.02  # seconds; about as long as the heartbeat's statement
 class Outcome(Waiting):
     """What is to be written about one run."""
 
-    __slots__ = ("ending", "holding", "keep_seconds", "then")
+    __slots__ = ("ending", "holding", "keep_seconds", "refused_at", "then")
 
     def __init__(
         self, most: int, holding: Holding, ending: Ending | None, keep_seconds: float, then: Then | None
@@ -35,6 +35,8 @@ class Outcome(Waiting):
         """None: Celery's own retry follows, and the lease goes on for `keep_seconds` and its usual length."""
         self.keep_seconds = keep_seconds
         self.then = [then] if then is not None else []
+        self.refused_at: float | None = None
+        """When the database first gave an error for it alone that is neither its absence nor a lock."""
 
 
 class Outcomes:
@@ -110,10 +112,9 @@ class Outcomes:
         try:
             lost, busy = yield from write(batch)
         except StoreError as error:
-            alone = self._line.failed(batch, error)
-            if alone is not None:
-                logger.error("the outcome of run %s is not written: %s", _run_of(alone), error)
-                self._done(alone, written=False)
+            self._line.failed(batch, error)
+            if len(batch) == 1 and _is_refusal(error):
+                self._refused(batch[0], error)
             return
         self._line.succeeded()
         for one in batch:
@@ -121,6 +122,23 @@ class Outcomes:
                 one.not_before = self._holdings.clock() + _WHILE_LOCKED
             else:
                 self._done(one, written=_run_of(one) not in lost)
+
+    def _refused(self, one: Outcome, error: StoreError) -> None:
+        """Try on: a fail-over says strange things, and rights are mended. But no run holds its job for ever.
+
+        Its lease is extended for one more of its length, and it is given up when that one has ended as well.
+        """
+        now, lease = self._holdings.clock(), one.holding.run.lease_seconds
+        if one.refused_at is None:
+            one.refused_at = now
+        if now >= one.refused_at + 2 * lease:
+            logger.error("the outcome of run %s was not written while its lease lasted: %s", _run_of(one), error)
+            self._done(one, written=False)
+            return
+        if now >= one.refused_at + lease:
+            with self._holdings.guard:
+                one.holding.is_extended = False
+        logger.error("the outcome of run %s is not written, it is tried again: %s", _run_of(one), error)
 
     def _finish(self, batch: list[Outcome]) -> Steps[Extended]:
         rows: list[tuple[StartedRun, Ending]] = [(one.holding.run, one.ending) for one in batch if one.ending]
@@ -147,6 +165,11 @@ class Outcomes:
             return 0.0
         at = min((self._line.goes_at(one) for one in self._waiting.values()), default=float("inf"))
         return max(0.0, at - self._holdings.clock())
+
+
+def _is_refusal(error: StoreError) -> bool:
+    """Whether the database answered to this very statement, and not because of a lock or a time-out."""
+    return isinstance(error, DatabaseUncertain) or not isinstance(error, (DatabaseAway, DatabaseBusy))
 
 
 def _run_of(one: Outcome) -> str:

@@ -1,6 +1,7 @@
 """What is kept of an error, as text. And when a retry is due. Errors come from tasks, and may be anything."""
 
 import numbers
+import traceback
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -24,6 +25,16 @@ def report(error: BaseException, exc_info: Any) -> Report:
     """The error and its traceback."""
     trace = safe_str(getattr(exc_info, "traceback", None) or "")  # type: ignore[no-untyped-call]
     return Report(text_of(error), trace or None)
+
+
+def raised(error: BaseException) -> Report:
+    """The same of an error that is being handled, without the place that handles it."""
+    trace = error.__traceback__
+    try:
+        lines = traceback.format_exception(type(error), error, trace.tb_next if trace and trace.tb_next else trace)
+    except Exception:  # an error may be unable to say what it is
+        lines = traceback.format_tb(trace)
+    return Report(text_of(error), safe_str("".join(lines)) or None)  # type: ignore[no-untyped-call]
 
 
 def text_of(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from celery_sqlbeat.worker.reports import seconds_until
 from celery_sqlbeat.worker.stopped import TaskStopped
 
 _FACTS = "sqlbeat_run"
+_AGAIN = "sqlbeat_tried_again_in"
 _shared: list[Marks] = []  # at most one: of this process, or of the one it was forked from
 _made_in: list[int] = []  # the process that made it
 _lock = native.lock()
@@ -47,14 +48,16 @@ def share() -> Marks:
         return _shared[0]
 
 
-def write(request: MutableMapping[str, Any], run: StartedRun, place: int | None) -> None:
-    """Give the task's process the facts of the run that has begun.
+def write(
+    request: MutableMapping[str, Any], run: StartedRun, place: int | None, again_seconds: float | None = None
+) -> None:
+    """Give the task's process the facts of the run that has begun, and when another attempt follows if this one fails.
 
     Not in a header: a retry would send it on, and whoever sends a message could forge it. Celery makes `delivery_info`
     anew for each message that comes.
     """
     facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, place]
-    request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts}
+    request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts, _AGAIN: again_seconds}
 
 
 def is_begun(request: Any) -> bool:
@@ -83,6 +86,19 @@ def begin(request: Mapping[str, Any]) -> bool:
     facts = _written_in(request)
     now = time.monotonic()
     return not facts or all(marks.begin(facts[-1], now) for marks in _shared)
+
+
+def tried_again_in(request: Any) -> float | None:
+    """The seconds until another attempt follows if this one fails; None where it is the last one."""
+    info = request.get("delivery_info")
+    return info.get(_AGAIN) if isinstance(info, Mapping) else None
+
+
+def note_return(request: Any) -> None:
+    """Say that the body of this request's run has returned."""
+    facts = _written_in(request)
+    for marks in _shared if facts else ():
+        marks.note_return(facts[-1])
 
 
 def _on_task_success(sender: Any = None, **_: Any) -> None:

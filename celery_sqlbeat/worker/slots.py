@@ -15,7 +15,8 @@ from celery.worker.request import Request
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.answers import Answer, Begun
 from celery_sqlbeat.worker.call import Call
-from celery_sqlbeat.worker.execution import Execution, is_stopping
+from celery_sqlbeat.worker.causes import is_stopping
+from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.lull import Lull
 from celery_sqlbeat.worker.window import Window

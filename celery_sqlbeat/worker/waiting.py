@@ -4,11 +4,12 @@ A batch that fails is tried again in pieces, beside what has not failed: one row
 somebody keeps locked, must not hold up the rest. Pure.
 """
 
+import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 _PIECES = 16  # so two steps find one bad row among 256; each step may cost the wait for a lock
-_FIRST_WAIT, _LONGEST_WAIT = 0.25, 2.0  # seconds; while its breaker is open the store answers at once
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 1.0  # seconds; half of it is jitter. A try is one cheap connect
 _LONGEST_BUSY = 30.0  # seconds; each try for a row that stays locked makes the others wait for a statement's time-out
 
 
@@ -54,9 +55,10 @@ def split(batch: list[W], now: float) -> W | None:
 class Pause:
     """After a failure that is the database's: nothing is asked for a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, rnd: Callable[[], float] = random.random) -> None:
         self.until = 0.0
         self._failures = 0
+        self._random = rnd
 
     @property
     def is_failing(self) -> bool:
@@ -65,7 +67,8 @@ class Pause:
 
     def failed(self, now: float) -> None:
         """The database is away."""
-        self.until = now + min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**self._failures)
+        longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**self._failures)
+        self.until = now + longest * (0.5 + 0.5 * self._random())
         self._failures = min(self._failures + 1, 10)
 
     def succeeded(self) -> None:

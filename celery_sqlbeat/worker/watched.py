@@ -13,7 +13,10 @@ from celery_sqlbeat.worker.threshold import hand_over
 
 logger = logging.getLogger(__name__)
 
-Seen = Mapping[str, Callable[..., None]]
+Instead = Callable[[], None]
+"""What is done instead of what Celery would do."""
+
+Seen = Mapping[str, Callable[..., Instead | None]]
 _EXECUTION = "sqlbeat_execution"
 _CLASS = "_sqlbeat_watched"  # kept by the class that it is made of, which Celery makes anew with each connection
 
@@ -42,15 +45,15 @@ def _watched(base: Any, seen: Seen) -> Any:
     return type(base.__name__, (base,), {**hooks, "__module__": base.__module__})
 
 
-def _telling(original: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
+def _telling(original: Callable[..., Any], tell: Callable[..., Instead | None]) -> Callable[..., Any]:
     def call(req: Any, *args: Any, **kwargs: Any) -> Any:
-        execution = getattr(req, _EXECUTION)
+        execution, instead = getattr(req, _EXECUTION), None
         if execution is not None:
             try:
-                tell(execution, *args, **kwargs)
+                instead = tell(execution, *args, **kwargs)
             except Exception:
                 logger.exception("how a task ended could not be noted")
-        return original(req, *args, **kwargs)
+        return original(req, *args, **kwargs) if instead is None else instead()
 
     return call
 

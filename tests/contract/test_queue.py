@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import MAX_REPUBLISHES, Ending, Republish, after_lost_lease, given_back
+from celery_sqlbeat.lifecycle import (
+    CANNOT_BE_PUBLISHED,
+    MAX_REPUBLISHES,
+    Backoff,
+    Ending,
+    Republish,
+    after_lost_lease,
+    after_refusal,
+    given_back,
+)
 from celery_sqlbeat.model import Claimable, HeldLease
 from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant, earliest
 
@@ -146,6 +155,67 @@ def test_an_overlapping_slot_given_back_comes_again_once(world: World) -> None:
     world.later(30)
     assert world.claim().claims == []
     assert world.states(name) == ["dispatched"]
+
+
+# What can never be published
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_what_cannot_be_published_is_a_failed_attempt_that_another_one_follows(
+    world: World, columns: Mapping[str, Any]
+) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    world.later(1)
+    ending = after_refusal(0, 3, Backoff(8.0), lambda: 1.0, "TypeError: y()", "Traceback ...")
+    assert world.beat.fail([(claim, ending)]) == {claim.run_id}
+    (row,) = world.runs(name)
+    assert (row["state"], row["priorstate"], row["failures"]) == ("retry", "failed", 1)
+    assert (row["error"], row["traceback"], row["reason"]) == ("TypeError: y()", "Traceback ...", CANNOT_BE_PUBLISHED)
+    assert (row["publishedat"], row["startedat"], as_instant(row["finishedat"])) == (None, None, world.now)
+    job = world.job(name)
+    assert (job["lockedby"], world.instant(name, "nextruntime")) == (None, NOON)
+    assert world.instant(name, "retryat") == world.now + 8 * SECOND
+    assert world.claim().claims == []
+    world.later(8)
+    again = world.claim_one()
+    assert (again.slot.attempt, again.slot.failures, again.slot.scheduled_for) == (2, 1, NOON)
+    assert again.run_id != claim.run_id and again.fence > claim.fence
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_what_still_cannot_be_published_ends_as_a_dead_letter_and_its_job_goes_on(
+    world: World, columns: Mapping[str, Any]
+) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    ending = after_refusal(3, 3, Backoff(), lambda: 1.0, "QueueNotFound: 'x'")
+    assert world.beat.fail([(claim, ending)]) == {claim.run_id}
+    (letter,) = world.admin.dead(10)
+    assert (letter.run_id, letter.error, letter.prior_state) == (claim.run_id, "QueueNotFound: 'x'", "failed")
+    job = world.job(name)
+    assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)
+
+
+def test_an_extra_slot_that_cannot_be_published_is_tried_again_from_the_outbox(world: World) -> None:
+    name = world.add(NextRunTime=NOON + 60 * MINUTE)
+    world.admin.add_slot(world.ids.one(), str(world.job(name)["id"]))
+    claim = world.claim_one()
+    world.beat.fail([(claim, after_refusal(0, 3, Backoff(8.0), lambda: 1.0, "TypeError: y()"))])
+    assert world.claim().claims == []
+    world.later(8)
+    again = world.claim_one()
+    assert (again.slot.attempt, again.slot.failures, again.slot.advances) == (2, 1, False)
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_run_that_a_worker_has_started_does_not_fail_for_its_beat(world: World, columns: Mapping[str, Any]) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    world.start(claim)
+    before = world.runs(name)
+    world.beat.fail([(claim, after_refusal(0, 3, Backoff(), lambda: 1.0, "TypeError: y()"))])
+    assert world.runs(name) == before
 
 
 # Fire and forget

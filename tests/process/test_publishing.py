@@ -12,6 +12,7 @@ import pytest
 from celery import Celery, Task, signals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kombu import connection as wires
 
 from celery_sqlbeat.beat.publishing import Published, Publisher
 from celery_sqlbeat.model import Claim
@@ -266,9 +267,19 @@ def test_sent_events_tell_of_each_message_and_keep_the_secret(broker: Place) -> 
     broker.take()
 
 
-def test_a_claim_that_cannot_be_published_fails_alone(broker: Place) -> None:
+a_connection: Any = wires.Connection  # kombu leaves it without types
+
+
+def fails() -> Any:
+    """An argument that asks something which is away."""
+    raise ConnectionError("no answer")
+
+
+def test_a_claim_that_cannot_be_published_fails_alone_and_it_is_known_whether_its_message_is_to_blame(
+    broker: Place,
+) -> None:
     app = tasks(broker.app(task_create_missing_queues=False))
-    bad = {
+    refused = {
         "cannot be written": claim("shop.add", object()),
         "wrong arguments": claim("shop.pair", 1, 2, 3),
         "unknown queue": claim("shop.add", queue="no such queue"),
@@ -276,22 +287,32 @@ def test_a_claim_that_cannot_be_published_fails_alone(broker: Place) -> None:
         "wrong limits": claim("shop.add", time_limit="x", soft_time_limit={1}),
         "wrong expiry": claim("shop.add", expires="never"),
         "headers that are none": claim("shop.add", headers="x"),
+        "headers that cannot be written": claim("shop.add", headers={"x": object()}),
+        "unknown compression": claim("shop.add", compression="no such"),
+        "a lazy argument": claim("shop.add", celery.beat.BeatLazyFunc(fails)),
     }
+    bad = {}
     if broker.kind == "rabbitmq":
-        bad["wrong priority"] = claim("shop.add", priority="x")
+        refused["wrong priority"] = claim("shop.add", priority="x")
         bad["unknown exchange"] = claim("shop.add", exchange="no such exchange", routing_key="x")
         bad["refused by the broker"] = claim("shop.add", user_id="somebody else")
         bad["what RabbitMQ falls over"] = claim("shop.add", headers={"x": float("inf")})
         bad["headers too large"] = claim("shop.add", headers={"x": "x" * 200_000})
     good = [claim("shop.add", i) for i in range(40)]
     mixed = list(good)
-    for place_, each in enumerate(bad.values()):
+    for place_, each in enumerate([*refused.values(), *bad.values()]):
         mixed.insert(place_ * 3 + 1, each)
     publisher = Publisher(app)
     for _ in range(2):  # the second time there are likenesses
         result = published(publisher, mixed)
         failed = {each.run_id: reason for each, reason in result.failed}
         assert failed.keys() == {each.run_id for each in bad.values()}, failed
+        told = {each.claim.run_id: each for each in result.refused}
+        assert told.keys() == {each.run_id for each in refused.values()}, told
+        assert all("\n" not in each.error and each.error.split(":")[0] in each.traceback for each in told.values())
+        assert "argument" in told[refused["wrong arguments"].run_id].error
+        assert "no such queue" in told[refused["unknown queue"].run_id].error
+        assert "no answer" in told[refused["a lazy argument"].run_id].error
         assert all("\n" not in reason and "secret" not in reason for reason in failed.values())
         assert [sent.claim for sent in result.confirmed] == good
         arrived = broker.take()
@@ -387,7 +408,9 @@ def test_a_wrapped_apply_entry_sees_each_entry_and_may_add_headers(broker: Place
     result = published(hooked.publisher, [*claims, bad])
     hooked.publisher.close()
     assert [sent.claim for sent in result.confirmed] == claims
-    assert [each for each, _ in result.failed] == [bad] and "shop.pair" not in seen
+    ((refused, error, _),) = result.refused
+    assert (refused, result.failed) == (bad, []) and "shop.pair" not in seen
+    assert error.startswith("TypeError: ") and "argument" in error  # not what Celery's scheduler puts around it
     assert seen == [each.job_name for each in [*claims, bad]]
     arrived = broker.take()
     assert [message.headers["monitor"] for message in arrived] == [each.job_name for each in claims]
@@ -417,6 +440,36 @@ def test_nobody_waits_for_a_result_backend_that_is_away(broker: Place) -> None:
     assert len(broker.take()) == 2
 
 
+def test_a_result_backend_that_is_away_is_no_fault_of_the_message(broker: Place) -> None:
+    """Where a tool wants to see `send_task`, Celery itself sends, and subscribes to the result before."""
+    app = tasks(broker.app(result_backend="redis://127.0.0.1:1/0"))
+    app.conf.update(redis_retry_on_timeout=False, redis_socket_connect_timeout=0.1)
+    app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0, "timeout": 0.1}}
+    app.send_task = functools.partial(app.send_task)
+    publisher = Publisher(app)
+    result = published(publisher, [claim("shop.add")])
+    publisher.close()
+    assert len(result.failed) == 1 and not result.refused, result
+    assert broker.take() == []
+
+
+def test_a_connection_of_the_tasks_own_that_fails_is_no_fault_of_the_message(broker: Place) -> None:
+    app = broker.app()
+
+    class Elsewhere(Task):  # type: ignore[misc]  # Celery has no types
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            with a_connection("amqp://127.0.0.1:1//", connect_timeout=1) as connection:
+                connection.connect()
+
+    def elsewhere(*args: Any) -> None: ...
+
+    app.task(shared=False, name="shop.elsewhere", base=Elsewhere)(elsewhere)
+    publisher = Publisher(app)
+    result = published(publisher, [claim("shop.elsewhere")])
+    publisher.close()
+    assert len(result.failed) == 1 and not result.refused, result
+
+
 numbers = st.integers(-(2**40), 2**40) | st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -431,7 +484,7 @@ def test_a_broker_without_confirmations_is_published_to_all_the_same() -> None:
         arrived = [queue.get(timeout=1) for _ in claims]
         queue.close()
     publisher.close()
-    assert [sent.claim for sent in result.confirmed] == claims and [each for each, _ in result.failed] == [bad]
+    assert [sent.claim for sent in result.confirmed] == claims and [each.claim for each in result.refused] == [bad]
     assert [message.headers["sqlbeat"]["claim"] for message in arrived] == [each.claim_id for each in claims]
     assert [message.payload[0] for message in arrived] == [[i] for i in range(5)]
 

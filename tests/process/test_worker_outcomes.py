@@ -47,24 +47,26 @@ class Case(NamedTuple):
     fields: dict[str, Any] = {}  # noqa: RUF012 - never changed
     bodies: int = 1
     """How often the body begins."""
-    result: str | None = "FAILURE"
+    result: str | None = "RETRY"
     """The status in the result backend; None where there must be none."""
 
 
 AGAIN = "It raises, and retries are left"
+LAST = "It raises, and no retries are left"
+RETURNS_UNSTORED = "It returns, and its result cannot be stored"
 RETRIES = "It calls `self.retry()`, or autoretry does"
 CASES = {
     "returns": Case("It returns", "note", result="SUCCESS"),
     "catches its soft limit": Case("It returns", "soft_caught", pools=("prefork",), result="SUCCESS"),
     "raises": Case(AGAIN, "fail"),
-    "raises for the last time": Case("It raises, and no retries are left", "fail", fields=NO_RETRIES),
+    "raises for the last time": Case(LAST, "fail", fields=NO_RETRIES, result="FAILURE"),
     "soft limit": Case("It runs into its soft time limit", "soft", pools=("prefork",)),
     "hard limit": Case("It runs into its hard time limit", "hard", pools=("prefork", "gevent")),
     "killed": Case("Its process in the pool is killed, or ends", "die", pools=("prefork",)),
     "killed after its success": Case("It returns", "die_after", pools=("prefork",), result=""),
     "SystemExit": Case("It raises SystemExit", "leave", result=""),
-    "unstorable": Case("Its result cannot be stored", "unstorable", result=""),
-    "waits for its retry": Case(RETRIES, "retry", (1, AN_HOUR), result="RETRY"),
+    "unstorable": Case(RETURNS_UNSTORED, "unstorable", result="FAILURE"),
+    "waits for its retry": Case(RETRIES, "retry", (1, AN_HOUR)),
     "retries": Case("It returns", "retry", (2,), bodies=3, result="SUCCESS"),
     "waits for its quiet retry": Case(RETRIES, "retry_quietly", ("returns", 1, AN_HOUR), result="SUCCESS"),
     "retries and returns": Case("It returns", "retry_quietly", ("returns", 2), bodies=3, result="SUCCESS"),
@@ -78,7 +80,9 @@ CASES = {
     "Ignore": Case("It raises `Ignore`", "ignore", result=None),
     "Reject": Case("It raises `Reject`", "reject", late=True, result=""),
     "Reject and requeue": Case("It raises `Reject` with `requeue=True`", "reject", (True,), late=True, result=None),
-    "unknown": Case("Its worker does not know its task, or cannot read its message", "nobody_has_this", bodies=0),
+    "unknown": Case(
+        "Its worker does not know its task, or cannot read its message", "nobody_has_this", bodies=0, result="FAILURE"
+    ),
     "unreadable": Case(
         "Its worker does not know its task, or cannot read its message",
         "note",
@@ -207,11 +211,12 @@ def test_a_stopped_task_knows_that_its_lease_is_lost(stage: Stage) -> None:
     wait_for(lambda: len(stage.shop.lines("cancelled")) == 2 or stage.lane.pool == "prefork", PATIENCE)
 
 
-UNSTORABLE = "Its result cannot be stored"
 BACKEND_LANES = [
     Lane("prefork", "rabbitmq", "postgresql", "late"),
     Lane("threads", "redis", "sqlite", "late"),
     Lane("threads", "rabbitmq", "postgresql", "early"),
+    Lane("solo", "redis", "sqlite", "late"),
+    Lane("gevent", "rabbitmq", "postgresql", "early"),
 ]
 BRIEFLY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
 """How often Celery tries again to reach a result backend; of itself twenty times, a second apart."""
@@ -254,30 +259,67 @@ def test_a_result_backend_that_comes_back_in_time_costs_nothing(make_workers: Ma
     together({lane: make_workers(lane) for lane in lanes("prefork", "threads", among=BACKEND_LANES)}, scenario)
 
 
-@pytest.mark.parametrize("from_the_start", [False, True], ids=["at the end", "from the start"])
-def test_without_a_result_backend_an_attempt_fails_and_the_next_one_may_succeed(
-    make_workers: MakeWorkers, from_the_start: bool
+def test_a_body_that_returned_is_a_success_while_the_result_backend_is_away(make_workers: MakeWorkers) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        with result_backend(shop, lane, BRIEFLY) as wire:
+            name = shop.order("work.sleep", 1)
+            worker = shop.work(lane.pool, concurrency=1).ready()  # a slot that were lost would be missed
+            shop.dispatch()
+            shop.wait_for_start(name)
+            wire.cut()
+            run = assert_outcome(shop, name, RETURNS_UNSTORED)
+            assert run.reason == "result not stored" and "onnection" in str(run.error), run
+            assert run.traceback is None
+            wire.mend()
+            again = shop.order("work.note")
+            shop.dispatch_until(lambda: shop.states(again) == ["success"])
+            worker.stop()
+            assert_calm(worker)
+            assert len(shop.starts(name)) == 1 and shop.states(name) == ["success"]
+        assert shop.place.take() == []
+
+    together({lane: make_workers(lane) for lane in lanes(among=BACKEND_LANES)}, scenario)
+
+
+def test_a_body_that_returned_is_a_success_though_its_process_is_killed_while_its_result_is_stored(
+    make_workers: MakeWorkers,
+) -> None:
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        with result_backend(shop, lane, result_backend_always_retry=True) as wire:
+            killed = shop.order("work.sleep", 1)
+            worker = shop.work(lane.pool).ready()
+            shop.dispatch()
+            child = shop.wait_for_start(killed).pid
+            wire.cut()
+            shop.wait_for_line("end", killed)
+            os.kill(child, signal.SIGKILL)
+            assert_outcome(shop, killed, RETURNS_UNSTORED)
+            wire.mend()
+            worker.stop()
+            assert len(shop.starts(killed)) == 1
+
+    together({lane: make_workers(lane) for lane in lanes("prefork", among=BACKEND_LANES)}, scenario)
+
+
+def test_a_body_that_could_not_begin_without_a_result_backend_fails_and_the_next_attempt_may_succeed(
+    make_workers: MakeWorkers,
 ) -> None:
     """Where Celery stores that a task has started, the body does not even begin."""
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
-        with result_backend(shop, lane, BRIEFLY, task_track_started=from_the_start) as wire:
+        with result_backend(shop, lane, BRIEFLY, task_track_started=True) as wire:
             name = shop.order("work.sleep", 1)
-            worker = shop.work(lane.pool, concurrency=1).ready()  # a slot that were lost would be missed
-            if not from_the_start:
-                shop.dispatch()
-                shop.wait_for_start(name)
+            worker = shop.work(lane.pool, concurrency=1).ready()
             wire.cut()
-            if from_the_start:
-                shop.dispatch()
-            run = assert_outcome(shop, name, UNSTORABLE)
+            shop.dispatch()
+            run = assert_outcome(shop, name, AGAIN)
             assert "onnection" in str(run.error), run
-            assert len(shop.starts(name)) == (0 if from_the_start else 1)
+            assert len(shop.starts(name)) == 0
             wire.mend()
             shop.dispatch_until(lambda: shop.states(name) == ["retry", "success"])
             worker.stop()
             assert_calm(worker, but="callback raised")  # Celery's main process tries to store the failure, too
-            assert len(shop.starts(name)) == (1 if from_the_start else 2)
+            assert len(shop.starts(name)) == 1
         assert shop.place.take() == []
 
     together({lane: make_workers(lane) for lane in lanes("prefork", "threads", among=BACKEND_LANES)}, scenario)

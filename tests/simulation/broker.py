@@ -9,13 +9,14 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from celery_sqlbeat.beat import messages
-from celery_sqlbeat.beat.publishing import Published, Sending, Sent
+from celery_sqlbeat.beat.publishing import Published, Refused, Sending, Sent
 from celery_sqlbeat.errors import BrokerAway
 from celery_sqlbeat.model import Claim
 from tests.simulation.hub import Hub, Process
 
 QUEUE = "celery"  # consumed by workers with the extension, if any live
 VANILLA = "vanilla"  # consumed by nobody of ours: fired and forgotten
+BROKEN = "broken"  # of a job: a serializer that takes its arguments now and then only
 _VANISHED = "the connection to the broker was lost"
 _NO_TIME = "no time was left to publish it"
 _REDELIVERED_AFTER = 0.5  # seconds
@@ -53,6 +54,9 @@ class Post(Protocol):
 
     def published(self, process: Process, message: Message) -> None:
         """A process hands a message to the broker."""
+
+    def refused(self, run_id: str, fence: int) -> None:
+        """No message can be made of a claim."""
 
     def delivered(self, message: Message) -> None:
         """A worker gets a message."""
@@ -172,11 +176,14 @@ class Publisher:
 
     def send(self, claims: Sequence[Claim], until: float) -> Sending:
         """Hand over each of the claims that there is time for; what the broker says of them comes later."""
-        published = Published([], [], [])
+        published = Published([], [], [], [])
         for claim in claims:
             self._process.sleep(0.0005 + 0.002 * self._broker.rng.random())
             if self._process.clock() >= until:
                 published.failed.append((claim, _NO_TIME))
+            elif claim.options.get("serializer") == BROKEN and self._broker.rng.random() < 0.7:
+                self._broker.post.refused(claim.run_id, claim.fence)
+                published.refused.append(Refused(claim, "EncodeError", "Traceback"))
             elif (failure := self._send(claim)) is not None:
                 published.failed.append((claim, failure))
             else:
@@ -187,7 +194,7 @@ class Publisher:
             self._process.sleep(0.001 * self._broker.rng.random())
             if self._broker.is_away():
                 unconfirmed = [(sent.claim, _VANISHED) for sent in published.confirmed]
-                return Published([], [*published.failed, *unconfirmed], [])
+                return published._replace(confirmed=[], failed=[*published.failed, *unconfirmed])
             return published
 
         return Sending(settle)

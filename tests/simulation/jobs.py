@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from tests.simulation.broker import VANILLA
+from tests.simulation.broker import BROKEN, VANILLA
 
 _BERLIN = ZoneInfo("Europe/Berlin")
 _SPRING = datetime(2027, 3, 28, 1, tzinfo=timezone.utc)  # the clocks of Berlin go forward
@@ -133,6 +133,8 @@ def spec(rng: Random, name: str, lease: float) -> Spec:
         options["queue"] = VANILLA
     if rng.random() < 0.15:
         options["countdown"] = rng.choice([1, 8])
+    if rng.random() < 0.07:
+        options["serializer"] = BROKEN
     return Spec(
         name,
         text,

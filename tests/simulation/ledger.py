@@ -72,6 +72,8 @@ class Ledger:
     """When the statement was sent that began a run, by run and start."""
     extended: dict[tuple[str, str], float] = field(default_factory=dict)
     """When the latest statement was sent that extended a run, by worker and run."""
+    refused: set[tuple[str, int]] = field(default_factory=set)
+    """Claims that no message could be made of, by run and fence."""
     unlocked: dict[str, float] = field(default_factory=dict)
     """When an operator last took a job from its run."""
     touched: dict[str, float] = field(default_factory=dict)

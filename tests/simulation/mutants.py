@@ -306,6 +306,14 @@ MUTANTS = (
         ),
     ),
     _mutant(
+        "what can never be published is no failure",
+        (LIFECYCLE, "        reason=CANNOT_BE_PUBLISHED\n", "        reason=CANNOT_BE_PUBLISHED, failures=0\n"),
+    ),
+    _mutant(
+        "what can never be published is closed as if it ran",
+        (RUNS_SQL, "OR (:only_unstarted = 1 AND JobRuns.State = 'claimed' AND p.state IN ('retry', 'dlq'))", ""),
+    ),
+    _mutant(
         "a backoff without a bound",
         (LIFECYCLE, "return random() * min(bound, self.longest)", "return 2 * random() * bound"),
     ),

@@ -174,8 +174,9 @@ class RunChecks:
         self._is_bounded(new, rows[0][7], failures, lost)
 
     def _closed_by_beat(self, process: Process, old: RunRow, new: RunRow, failures: int, now: str) -> None:
-        if failures:
-            self._fail("G10", f"{process.name} counted a failure of {new.job_name}", new.job_id)
+        is_refused = (old.run_id, old.fence) in self._ledger.refused and new.state in ("retry", "dlq")
+        if failures != int(is_refused):
+            self._fail("G10", f"{process.name} counted {failures} failures of {new.job_name}", new.job_id)
         if new.state == "success":
             self._fail("G2", f"{process.name} said that a run of {new.job_name} succeeded", new.job_id)
         if not old.exclusive and old.state == "running" and (old.lease_ends_at or "") > now:

@@ -30,6 +30,10 @@ class Witness:
         self.ledger.did("publish")
         self.body_checks.published(process, message)
 
+    def refused(self, run_id: str, fence: int) -> None:
+        """No message can be made of a claim."""
+        self.ledger.refused.add((run_id, fence))
+
     def delivered(self, message: Message) -> None:
         """A worker gets a message."""
         self.ledger.did("delivery")

@@ -189,6 +189,8 @@ WHERE
     AND (p.released = 1 OR (r.Exclusive = 0 AND r.State = 'running'))
     AND (
         (r.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
+        -- What can never be published: only the beat that holds the claim knows that.
+        OR (@only_unstarted = 1 AND r.State = 'claimed' AND p.state IN ('retry', 'dlq'))
         OR (r.State = 'running' AND p.state <> 'dispatched')
     )
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.

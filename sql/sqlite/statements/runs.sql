@@ -117,6 +117,8 @@ WHERE
     AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
     AND (
         (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
+        -- What can never be published: only the beat that holds the claim knows that.
+        OR (:only_unstarted = 1 AND JobRuns.State = 'claimed' AND p.state IN ('retry', 'dlq'))
         OR (JobRuns.State = 'running' AND p.state <> 'dispatched')
     )
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.

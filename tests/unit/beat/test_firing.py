@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.firing import Firing
-from celery_sqlbeat.beat.publishing import Published, Sending, Sent
+from celery_sqlbeat.beat.publishing import Published, Refused, Sending, Sent
 from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
 from celery_sqlbeat.model import Claim, Claimable, Plan
 from celery_sqlbeat.store.protocol import Answer, Claimed
 from tests.process.brokers import claim
@@ -28,7 +29,8 @@ class House:
         self.published: list[Claim] = []
         self.given_back: list[tuple[Claim, float]] = []
         self.cancelled: list[Claim] = []
-        self.declines = False
+        self.failed: list[tuple[Claim, Ending]] = []
+        self.declines = self.cannot_be_made = False
         self.refuses: str | None = None
         self.raises: Exception | None = None
         self.sent: list[Claim] = []
@@ -57,10 +59,12 @@ class House:
         if self.refuses == "by an error later":
             raise RuntimeError(self.refuses)
         if self.declines:
-            return Published([], [], [(each, "apply_entry sent nothing") for each in claims])
+            return Published([], [], [(each, "apply_entry sent nothing") for each in claims], [])
+        if self.cannot_be_made:
+            return Published([], [], [], [Refused(each, "TypeError: y()", "Traceback ...") for each in claims])
         if self.refuses:
-            return Published([], [(each, self.refuses) for each in claims], [])
-        return Published([Sent(each, "default", 0.0, None) for each in claims], [], [])
+            return Published([], [(each, self.refuses) for each in claims], [], [])
+        return Published([Sent(each, "default", 0.0, None) for each in claims], [], [], [])
 
     def fire(self) -> None:
         """Fire one batch, and wait for it."""
@@ -96,6 +100,10 @@ class House:
     def cancel(self, claims: list[Claim], reason: str) -> set[str]:
         self.cancelled += claims
         return {each.run_id for each in claims}
+
+    def fail(self, refused: list[tuple[Claim, Ending]]) -> set[str]:
+        self.failed += refused
+        return {each.run_id for each, _ in refused}
 
     def give_back(self, claims: list[Claim], reason: str, seconds: float) -> set[str]:
         self._answer()
@@ -133,12 +141,28 @@ def test_what_no_broker_takes_is_given_back_for_longer_and_longer(refuses: str) 
 def test_a_job_that_cannot_be_sent_is_tried_about_as_often_as_its_slots_come(interval: int, longest: int) -> None:
     house, one = House(), claim()
     often = one._replace(slot=one.slot._replace(planned_at=one.slot.scheduled_for + timedelta(seconds=interval)))
-    house.refuses = "TypeError: missing argument"
+    house.refuses = "no such exchange"
     for _ in range(20):
         house.waiting = [often]
         house.fire()
     waits = [seconds for _, seconds in house.given_back]
     assert all(longest / 2 <= seconds <= longest for seconds in waits[10:])
+
+
+def test_what_no_message_can_be_made_of_fails_with_backoff_and_ends_as_a_dead_letter() -> None:
+    house, one = House(), claim()
+    house.cannot_be_made = True
+    for failures in range(4):
+        house.waiting = [one._replace(slot=one.slot._replace(failures=failures), max_retries=3)]
+        house.fire()
+    endings = [ending for _, ending in house.failed]
+    assert [(ending.state, ending.failures) for ending in endings] == [(RETRY, 1)] * 3 + [(DLQ, 1)]
+    for number, ending in enumerate(endings[:3]):
+        assert ending.retry_seconds is not None and ending.retry_seconds <= 2.0 * 2.0**number
+    assert {(ending.reason, ending.error, ending.traceback) for ending in endings} == {
+        (CANNOT_BE_PUBLISHED, "TypeError: y()", "Traceback ...")
+    }
+    assert not house.given_back and not house.dispatched and not house.published
 
 
 def test_what_the_shop_did_not_want_to_send_is_not_tried_again() -> None:

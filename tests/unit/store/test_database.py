@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError, TransientError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError, TransientError
 from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, WAITS, Fault
@@ -333,7 +333,7 @@ def test_a_session_whose_rollback_fails_is_closed() -> None:
     assert script.log == ["connect", "begin", "work", "rollback", "close", "connect", "begin", "work", "commit"]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.AMBIGUOUS])
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.AMBIGUOUS, Fault.UNKNOWN])
 def test_a_commit_without_an_answer_that_happened_is_found_by_reading(fault: Fault) -> None:
     script = Script(commit=[fault])
     assert Timed(script).write(settle=lambda session: session.fetch("look") and "found") == "found"
@@ -364,6 +364,32 @@ def test_what_was_lost_before_the_commit_needs_no_question() -> None:
     script = Script(work=[Fault.LOST])
     Timed(script).write(settle=lambda session: session.fetch("look"))
     assert "look" not in script.log
+
+
+def test_after_an_error_that_nobody_knows_the_session_is_another_one_and_the_work_is_repeated() -> None:
+    script = Script(work=[Fault.UNKNOWN])
+    Timed(script).write()
+    assert script.log == ["connect", "begin", "work", "close", "connect", "begin", "work", "commit"]
+
+
+def test_an_error_that_nobody_knows_and_that_stays_says_that_the_database_answers() -> None:
+    script = Script(work=[Fault.UNKNOWN] * 1000)
+    timed = Timed(script, patience=0.0)
+    for _ in range(3):
+        with pytest.raises(DatabaseUncertain, match="what the driver said"):
+            timed.write()
+    timed.database.fetch("other")
+
+
+def test_without_a_connection_an_error_that_nobody_knows_says_that_the_database_is_away() -> None:
+    script = Script(connect=[Fault.UNKNOWN] * 100)
+    timed = Timed(script, patience=0.0)
+    for _ in range(2):
+        with pytest.raises(DatabaseAway):
+            timed.write()
+    with pytest.raises(DatabaseAway):
+        timed.write()
+    assert set(script.log) == {"connect"}
 
 
 def test_a_fatal_error_is_not_repeated() -> None:

@@ -51,6 +51,14 @@ def test_what_is_no_error_of_the_driver_is_fatal() -> None:
         ("3D000", Fault.FATAL),
         ("42P01", Fault.FATAL),
         ("42501", Fault.FATAL),
+        ("42703", Fault.FATAL),
+        ("22P02", Fault.REFUSED),
+        ("XX000", Fault.UNKNOWN),
+        ("0A000", Fault.UNKNOWN),  # a cached plan whose result has another type since: a new connection has no plan
+        ("26000", Fault.UNKNOWN),
+        ("42P05", Fault.UNKNOWN),
+        ("25P02", Fault.UNKNOWN),
+        ("ZZ999", Fault.UNKNOWN),
     ],
 )
 def test_postgresql_errors_are_classified_by_sqlstate(sqlstate: str, fault: Fault) -> None:
@@ -85,6 +93,10 @@ def test_a_refused_connection_is_classified_by_its_text(text: str, fault: Fault)
 
 def test_a_mistake_of_the_caller_is_fatal_on_postgresql() -> None:
     assert POSTGRESQL.classify(psycopg.ProgrammingError("the query has 0 placeholders")) is Fault.FATAL
+
+
+def test_an_error_of_the_driver_that_no_list_has_is_unknown() -> None:
+    assert POSTGRESQL.classify(psycopg.InterfaceError("something new")) is Fault.UNKNOWN
 
 
 def test_an_error_is_told_in_one_line_without_the_password() -> None:
@@ -122,10 +134,29 @@ def test_a_key_that_is_taken_is_a_conflict(column: str) -> None:
     connection.close()
 
 
+def test_an_error_that_sqlite_says_of_a_session_is_unknown(tmp_path: Path) -> None:
+    """A new session mends some of them: the file was moved, a transaction was left open."""
+    connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    connection.execute("BEGIN")
+    with pytest.raises(sqlite3.Error) as caught:
+        connection.execute("BEGIN")
+    assert SQLITE.classify(caught.value) is Fault.UNKNOWN
+    connection.close()
+
+
 def test_a_row_is_refused_by_another_constraint_and_a_missing_table_is_fatal() -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE t (a CHECK (a > 0))")
-    for wrong, fault in (("INSERT INTO t VALUES (0)", Fault.REFUSED), ("SELECT * FROM missing", Fault.FATAL)):
+    fatal = (
+        "SELECT * FROM missing",
+        "SELECT missing FROM t",
+        "SELEC",
+        "SELECT nix()",
+        "SELECT",
+        "SELECT * FROM t WHERE",
+    )
+    wrongs = dict.fromkeys((*fatal, "INSERT INTO t (b) VALUES (1)"), Fault.FATAL)
+    for wrong, fault in {**wrongs, "INSERT INTO t VALUES (0)": Fault.REFUSED}.items():
         with pytest.raises(sqlite3.Error) as caught:
             connection.execute(wrong)
         assert SQLITE.classify(caught.value) is fault
@@ -140,6 +171,11 @@ def test_a_row_is_refused_by_another_constraint_and_a_missing_table_is_fatal() -
         ("disk I/O error", Fault.LOST),
         ("UNIQUE constraint failed: t.a", Fault.CONFLICT),
         ("no such table: t", Fault.FATAL),
+        ('near "SELEC": syntax error', Fault.FATAL),
+        ("CHECK constraint failed: a > 0", Fault.REFUSED),
+        ("attempt to write a readonly database", Fault.UNKNOWN),
+        ("cannot start a transaction within a transaction", Fault.UNKNOWN),
+        ("said by no list", Fault.UNKNOWN),
     ],
 )
 def test_where_python_gives_no_code_the_text_decides(text: str, fault: Fault) -> None:

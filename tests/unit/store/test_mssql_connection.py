@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from celery_sqlbeat.errors import DriverMissing
+from celery_sqlbeat.errors import DriverMissing, StoreError, TransientError
 from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.mssql import Mssql, _result
 from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
@@ -206,9 +207,68 @@ def test_an_error_is_explained_in_one_line_without_a_secret() -> None:
     assert mssql.explain(error).startswith("[08001] cannot connect with PWD=***")
 
 
-@pytest.mark.parametrize("error", [Error(), ProgrammingError("no state"), ValueError()])
-def test_an_error_without_a_number_is_fatal(error: Exception) -> None:
-    assert dialect("mssql://sa:x@db/shop").classify(error) is Fault.FATAL
+@pytest.mark.parametrize("error", [Error(), ProgrammingError("no state"), OperationalError("HY000", "whatever (0)")])
+def test_an_error_without_a_number_may_be_a_lost_connection(error: Exception) -> None:
+    assert dialect("mssql://sa:x@db/shop").classify(error) is Fault.UNKNOWN
+
+
+def test_what_is_no_error_of_the_driver_is_fatal() -> None:
+    assert dialect("mssql://sa:x@db/shop").classify(ValueError()) is Fault.FATAL
+
+
+class Failing(FakeConnection):
+    """A connection whose statements fail, all of them."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def cursor(self) -> FakeCursor:
+        cursor = super().cursor()
+        cursor.execute = self._fail  # type: ignore[method-assign]
+        return cursor
+
+    def _fail(self, text: str, values: object = ()) -> FakeCursor:
+        raise self.error
+
+
+def said(state: str, text: str, number: int, function: str = "SQLExecDirectW") -> OperationalError:
+    made = f"[{state}] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text} ({number}) ({function})"
+    return OperationalError(state, made)
+
+
+def test_in_a_fail_over_an_ending_goes_over_new_connections_until_it_is_written() -> None:
+    """What a server or a gateway says then is on no list: nothing that is to be written is dropped for it."""
+    cut = Failing(said("HY000", "Connection may have been terminated by the server.", 0))
+    odd = Failing(said("42000", "Said by no list.", 99999))
+    there = FakeConnection()
+    fake = FakePyodbc(
+        cut,
+        said("42000", "Database 'x' cannot be opened: it is not started.", 941, "SQLDriverConnect"),
+        said("42000", "Said by no list.", 99999, "SQLDriverConnect"),
+        odd,
+        there,
+    )
+    database = Database(Mssql(database_url("mssql://sa:x@db/shop"), pyodbc=fake), sleep=lambda _: None)
+    looked = []
+
+    def settle(session: Any) -> None:
+        looked.append(session)
+
+    database.fetch("finish_at_once", [], settle, namespace="n", only_unstarted=0, only_ended=0, grace_seconds=0.0)
+    assert len(fake.asked) == 5 and cut.closed and odd.closed and not there.closed
+    assert looked, "the first try may have been committed"
+    database.close()
+
+
+def test_what_can_never_succeed_is_said_at_once() -> None:
+    fake = FakePyodbc(Failing(said("42S02", "Invalid object name 'Jobs'.", 208)))
+    database = Database(Mssql(database_url("mssql://sa:x@db/shop"), pyodbc=fake), sleep=lambda _: None)
+    with pytest.raises(StoreError) as caught:
+        database.fetch("finish_at_once", [], namespace="n", only_unstarted=0, only_ended=0, grace_seconds=0.0)
+    assert not isinstance(caught.value, TransientError)
+    assert len(fake.asked) == 1
+    database.close()
 
 
 def test_an_error_is_classified_whatever_its_class() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.faults import AGAIN, Fault
 from celery_sqlbeat.store.mssql_faults import FAULTS, fault_of, is_refused_login
 
 SERVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{} ({}) (SQLExecDirectW)"
@@ -37,7 +37,13 @@ DRIVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server]{} ({}) (SQLDriverConne
         ("HY000", DRIVER.format("HY000", "Login failed due to timeout", 17197), Fault.THROTTLED),
         ("IMC06", DRIVER.format("IMC06", "The connection is broken and recovery is not possible.", 0), Fault.LOST),
         ("IM002", DRIVER.format("IM002", "Data source name not found", 0), Fault.FATAL),
-        ("", "Attempt to use a closed connection.", Fault.FATAL),
+        ("", "Attempt to use a closed connection.", Fault.UNKNOWN),
+        ("HY000", SERVER.format("HY000", "Connection may have been terminated by the server.", 0), Fault.UNKNOWN),
+        ("42000", SERVER.format("42000", "said by no list", 99999), Fault.UNKNOWN),
+        ("42000", DRIVER.format("42000", "Database 'x' cannot be opened: it is not started.", 941), Fault.LOST),
+        ("42000", SERVER.format("42000", "The SELECT permission was denied", 229), Fault.FATAL),
+        ("42S22", SERVER.format("42S22", "Invalid column name 'x'.", 99998), Fault.FATAL),
+        ("22018", SERVER.format("22018", "not a number", 0), Fault.REFUSED),
     ],
 )
 def test_an_error_is_classified(state: str, text: str, fault: Fault) -> None:
@@ -68,5 +74,25 @@ def test_a_refused_login_is_told_by_state_and_number() -> None:
     assert not is_refused_login("28000", DRIVER.format("28000", "Login failed for user 'a (18456) b'.", 18452))
 
 
-def test_only_a_refused_login_or_address_is_known_and_fatal() -> None:
-    assert {number for number, fault in FAULTS.items() if fault is Fault.FATAL} == {18456, 40532, 40615, 40914}
+# What public lists of transient errors have (Entity Framework Core, Microsoft.Data.SqlClient), and what is said in a
+# fail-over; without what belongs to features that this package does not use.
+TRIED_AGAIN = """
+    20 64 121 203 233 258 601 615 617 669 701 802 844 845 847 911 913 921 922 924 926 927 941 945 952 976 978
+    979 982 983 988 997 1101 1105 1132 1203 1204 1205 1221 1222 1232 2816 3635 3906 3908 3941 3947 3948 3950
+    3966 3971 3980 4060 4064 4117 4184 4221 6005 8179 8628 8645 8651 9002 9020 10053 10054 10060 10061 10922
+    10928 10929 10930 10936 11001 17065 17066 17067 17142 17197 17809 17889 18401 18451 18461 22225 22226
+    22335 22355 22358 22427 22430 22491 22493 22498 40106 40143 40189 40197 40501 40540 40544 40549 40550
+    40551 40552 40553 40613 40623 40642 40648 40671 40675 40903 41614 41619 41640 42108 42109 45156 45157
+    45161 45182 49510 49802 49918 49919 49920 49977 49983
+"""
+
+
+@pytest.mark.parametrize("number", [int(number) for number in TRIED_AGAIN.split()])
+def test_what_the_public_lists_try_again_is_tried_again(number: int) -> None:
+    assert fault_of("42000", SERVER.format("42000", "whatever", number)) in AGAIN
+
+
+def test_what_can_never_succeed_is_a_short_list() -> None:
+    refused = {number for number, fault in FAULTS.items() if fault is Fault.FATAL}
+    assert {18456, 40532, 40615, 40914, 102, 207, 208, 229} <= refused
+    assert len(refused) < len(FAULTS) / 3

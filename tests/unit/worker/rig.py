@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
 from celery_sqlbeat.lifecycle import Ending, after_success
 from celery_sqlbeat.model import Claim, StartedRun, StartRequest
 from celery_sqlbeat.store import Store
@@ -26,6 +26,7 @@ T = TypeVar("T")
 AWAY = DatabaseAway("away")
 BUSY = DatabaseBusy("busy")
 REFUSED = StoreError("refused")
+UNCERTAIN = DatabaseUncertain("unknown")
 
 
 class Line:
@@ -39,6 +40,8 @@ class Line:
         self.lose_reply_to: str | None = None
         self.bad: dict[str, StoreError] = {}
         """What a statement with this run id leads to."""
+        self.bad_outcomes: dict[str, StoreError] = {}
+        """The same, where the statement is to end the run."""
         self.errors: dict[str, StoreError] = {}
         """What every statement of this kind leads to."""
         self.locked: set[str] = set()
@@ -78,6 +81,8 @@ class Line:
         for run_id in run_ids:
             if run_id in self.bad:
                 raise self.bad[run_id]
+            if kind == "finish" and run_id in self.bad_outcomes:
+                raise self.bad_outcomes[run_id]
         if kind in self.errors:
             raise self.errors[kind]
         self.during(kind)

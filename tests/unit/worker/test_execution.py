@@ -83,7 +83,12 @@ class Office:
         self.errors: list[str | None] = []
         self.retries: list[float] = []
         self.given_back = 0
+        self.again: float | None = None
+        """The seconds until another attempt, as every execution is told."""
         self._then: list[Any] = []
+
+    def tried_again_in(self, holding: Any) -> float | None:
+        return self.again
 
     def finish(self, holding: Any, end: End, error: str | None, traceback: str | None, then: Any) -> None:
         self.ended.append(end)

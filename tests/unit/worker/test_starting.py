@@ -41,7 +41,7 @@ def test_while_the_database_is_away_a_message_waits_a_bounded_time_and_goes_back
     rig.line.is_away = True
     rig.run_for(14)
     assert rig.answer(request) is None
-    assert rig.line.sent["start"] < 20, "no busy loop"
+    assert rig.line.sent["start"] < 40, "no busy loop"
     rig.run_for(2)
     assert isinstance(rig.answer(request), Away)
     assert rig.state(claim) == "claimed"

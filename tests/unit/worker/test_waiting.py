@@ -59,12 +59,18 @@ def test_a_row_that_failed_alone_waits_longer_each_time_and_stays_alone() -> Non
 
 
 def test_nothing_is_asked_for_longer_and_longer_until_the_database_answers() -> None:
-    pause = Pause()
+    pause = Pause(lambda: 1.0)
     waits = []
     for _ in range(6):
         pause.failed(100.0)
         waits.append(pause.until - 100.0)
-    assert waits == [0.25, 0.5, 1, 2, 2, 2]
+    assert waits == [0.25, 0.5, 1, 1, 1, 1]
     pause.succeeded()
     pause.failed(100.0)
     assert pause.until == 100.25
+
+
+def test_half_of_such_a_pause_is_jitter() -> None:
+    pause = Pause(lambda: 0.0)
+    pause.failed(100.0)
+    assert pause.until == 100.125
