@@ -6,7 +6,7 @@ Pure: no clock, no driver. The database holds the same table as a CHECK constrai
 from collections.abc import Callable
 from typing import NamedTuple
 
-from celery_sqlbeat.model import HeldLease
+from celery_sqlbeat.model import HeldLease, RefusedStart
 
 SCHEDULED = "scheduled"
 CLAIMED = "claimed"
@@ -51,6 +51,9 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
 MAX_REPUBLISHES = 3
 LONGEST_QUEUED_SECONDS = 3600.0  # doubling stops at an hour
 CANNOT_BE_PUBLISHED = "cannot be published"
+NEVER_STARTED = "never started"
+OVERLAP = "overlap"
+JOB_DELETED = "job deleted"
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LONGEST_REASON = 200  # characters, as wide as the column
 
@@ -198,7 +201,7 @@ def after_ended_lease(
     if expired:
         return Ending(SKIPPED, "expired")
     if run.republishes >= MAX_REPUBLISHES:
-        return Ending(DISPATCHED, "never started")
+        return Ending(DISPATCHED, NEVER_STARTED)
     return Republish(queued_seconds(run.lease_seconds, run.republishes + 1), can_republish)
 
 
@@ -208,3 +211,20 @@ def left_to_others() -> Ending:
     To wait on would keep the job from its next slots for as long as a fleet is upgraded, or rolled back.
     """
     return Ending(DISPATCHED, LEFT_TO_OTHERS)
+
+
+def why_refused(run: RefusedStart | None) -> str | None:
+    """Why a message may not begin, in words; None where nothing forbids it any more."""
+    if run is None:
+        return "stale: its run is not known here, or its history is gone"
+    if not run.is_its_claim:
+        return "stale: its claim is no longer valid"
+    if run.has_started:
+        return f"a duplicate: its run has started already, and is {run.state}"
+    if (run.state, run.reason) == (SKIPPED, OVERLAP):
+        return "another run holds its job: the slot ends as skipped (overlap)"
+    if (run.state, run.reason) == (CANCELLED, JOB_DELETED):
+        return "its job was deleted: the slot ends as cancelled"
+    if run.state in (CLAIMED, DISPATCHED):
+        return None
+    return f"stale: its run is {run.state}" + (f" ({run.reason})" if run.reason else "")

@@ -39,7 +39,7 @@ from celery_sqlbeat.model.records import (
     SeenNode,
 )
 from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow
-from celery_sqlbeat.model.runs import StartedRun, StartRequest
+from celery_sqlbeat.model.runs import RefusedStart, StartedRun, StartRequest
 
 __all__ = [
     "CODE_SCHEDULE",
@@ -74,6 +74,7 @@ __all__ = [
     "Node",
     "Plan",
     "Quarantine",
+    "RefusedStart",
     "RunRecord",
     "SeenNode",
     "Slot",

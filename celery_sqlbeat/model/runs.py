@@ -14,6 +14,18 @@ class StartRequest(NamedTuple):
     celery_retries: int
 
 
+class RefusedStart(NamedTuple):
+    """The run of a message that may not begin, as it stands."""
+
+    run_id: str
+    state: str
+    reason: str | None
+    is_its_claim: int
+    """1 where the claim of the message is the run's own."""
+    has_started: int
+    """1 where somebody has begun the run."""
+
+
 class StartedRun(NamedTuple):
     """A run that may begin: what the worker needs to extend it and to decide its outcome."""
 

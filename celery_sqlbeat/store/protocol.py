@@ -29,6 +29,7 @@ from celery_sqlbeat.model import (
     Node,
     Plan,
     Quarantine,
+    RefusedStart,
     RunRecord,
     SeenNode,
     StartedRun,
@@ -211,7 +212,7 @@ class WorkerStore(Protocol):
     """What a worker needs. It cannot claim."""
 
     def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
-        """Take over the leases of the runs that may begin, by run id; a run that is missing is stale or a duplicate.
+        """Take over the leases of the runs that may begin, by run id; one that is missing may not, as `refusing` says.
 
         Asking twice with the same start id gives the same answer, so a lost reply is no lost start. Where two requests
         of one batch ask for the same run, the start id in the answer says which of them may begin.
@@ -219,6 +220,9 @@ class WorkerStore(Protocol):
 
     def starting(self, requests: Iterable[StartRequest]) -> Steps[dict[str, StartedRun]]:
         """The same in steps."""
+
+    def refusing(self, requests: Iterable[StartRequest]) -> Steps[dict[str, RefusedStart]]:
+        """Why runs may not begin; what was sent and never can ends with that. A run that is missing is not known."""
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         """Extend leases by so many seconds from now; waits for no row that somebody keeps locked."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from celery_sqlbeat.lifecycle import Ending
-from celery_sqlbeat.model import StartedRun, StartRequest
+from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.halving import in_halves
 from celery_sqlbeat.store.protocol import Extended
@@ -52,6 +52,16 @@ class SqlWorkerStore:
 
         yield None
         return self._database.write(work)
+
+    def refusing(self, requests: Iterable[StartRequest]) -> Steps[dict[str, RefusedStart]]:
+        rows = sorted({(one.run_id, one.claim_id, one.fence) for one in requests})
+
+        def work(session: Session) -> list[Row]:
+            session.fetch("refuse_starts", rows, namespace=self._namespace)
+            return session.fetch("read_refused", rows, namespace=self._namespace)
+
+        yield None
+        return {row[0]: RefusedStart._make(row) for row in self._database.write(work)}
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         ordered = sorted(held, key=lambda one: one[0].run_id)

@@ -12,9 +12,11 @@ class Begun(NamedTuple):
 
 
 class Stale(NamedTuple):
-    """Stale, a duplicate, or no claim of ours: acknowledge the message and drop it; the body must not run."""
+    """Stale, a duplicate, or ended before it began: acknowledge the message and drop it; the body must not run."""
 
-    reason: str = "stale or a duplicate"
+    reason: str = "stale"
+    ends: bool = False
+    """Whether its slot has ended with that, which nobody else will say."""
 
 
 class Away(NamedTuple):

@@ -178,7 +178,8 @@ class Gate:
             return
         self._lower(asked.req)
         if isinstance(answer, Stale):
-            logger.info("message %s (task %s) is dropped: %s", *_named(asked.req), answer.reason)
+            level = logging.WARNING if answer.ends else logging.INFO
+            logger.log(level, "message %s (task %s) is dropped: %s", *_named(asked.req), answer.reason)
             self._drop(asked.req, answer.reason)
         elif isinstance(answer, Away):
             logger.warning("message %s (task %s) goes back to the broker: %s", *_named(asked.req), answer.reason)

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.lifecycle import JOB_DELETED, OVERLAP, why_refused
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.protocol import WorkerStore
 from celery_sqlbeat.store.steps import Steps
@@ -143,18 +144,40 @@ class Starts:
         try:
             started = yield from self._store.starting([one.request for one in batch])
         except StoreError as error:
-            alone = self._line.failed(batch, error)
-            if alone is not None:
-                logger.error("run %s cannot be started: %s", alone.request.run_id, error)
-                self._settle(alone, Away(str(error)))
+            self._failed(batch, error)
             return
         self._line.succeeded()
+        refused: list[Ask] = []
         for one in batch:
             run = started.get(one.request.run_id)
-            if run is None or run.start_id != one.request.start_id:
-                self._settle(one, Stale())
+            if run is None:
+                refused.append(one)
+            elif run.start_id != one.request.start_id:
+                self._settle(one, Stale("a duplicate: another copy of it begins"))
             else:
                 self._begin(one, run, sent_at)
+        if refused:
+            yield from self._refuse(refused)
+
+    def _refuse(self, batch: list[Ask]) -> Steps[None]:
+        try:
+            found = yield from self._store.refusing([one.request for one in batch])
+        except StoreError as error:
+            self._failed(batch, error)  # they are asked for once more, and refused again
+            return
+        for one in batch:
+            refused = found.get(one.request.run_id)
+            why = why_refused(refused)
+            if why is None:
+                self._settle(one, Away("what kept its run from beginning has passed"))
+            else:
+                self._settle(one, Stale(why, refused is not None and refused.reason in (OVERLAP, JOB_DELETED)))
+
+    def _failed(self, batch: list[Ask], error: StoreError) -> None:
+        alone = self._line.failed(batch, error)
+        if alone is not None:
+            logger.error("run %s cannot be started: %s", alone.request.run_id, error)
+            self._settle(alone, Away(str(error)))
 
     def _begin(self, one: Ask, run: StartedRun, sent_at: float) -> None:
         holding = self._holdings.add(run, one.request.celery_retries, sent_at, one.ahead)

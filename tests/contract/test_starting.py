@@ -1,11 +1,18 @@
 """Starting: one attempt begins at most once, and never while another run holds the job."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import Ending, after_lost_lease, given_back
+from celery_sqlbeat.lifecycle import (
+    Ending,
+    after_lost_lease,
+    given_back,
+    left_to_others,
+)
+from celery_sqlbeat.model import Claim
 from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
 
 
@@ -200,76 +207,111 @@ def test_no_questions_are_no_answers(world: World) -> None:
     assert world.worker.start([]) == {}
 
 
-def test_a_dispatched_run_starts_late_under_a_higher_fence_and_an_exclusive_lease(world: World) -> None:
-    """A worker got the extension after the slot was fired and forgotten."""
+def test_what_was_fired_and_forgotten_starts_late_and_leaves_its_job_alone(world: World) -> None:
+    """A worker got the extension after the slot was fired and forgotten: it runs as stock beat would have it."""
     name = world.add()
-    claim = world.claim_one()
-    assert world.beat.mark_dispatched([claim])() == {claim.run_id}
+    claim = world.forgotten()
+    before = world.job(name)
     run = world.start(claim)
-    assert run is not None and run.fence > claim.fence
-    assert world.job(name)["lockedby"] == "worker-1"
+    assert run is not None and (run.fence, bool(run.exclusive)) == (claim.fence, False)
+    assert world.job(name) == before
     world.later(60)
-    assert world.claim().claims == []
     assert world.worker.extend([(run, LEASE)]).lost == set()
+    assert world.claim_one().run_id != claim.run_id
     assert world.finish(run)
-    assert world.states(name)[0] == "success"
+    assert world.states(name) == ["success", "claimed"]
+    assert before["nextruntime"] == world.job(name)["nextruntime"]
 
 
-def test_a_dispatched_run_does_not_start_while_another_run_holds_the_job(world: World) -> None:
+def test_a_whole_backlog_of_forgotten_slots_starts_in_one_batch_beside_a_run_that_holds_the_job(world: World) -> None:
     name = world.add()
-    early = world.claim_one()
-    world.beat.mark_dispatched([early])()
-    world.later(60)
+    claims = []
+    for _ in range(5):
+        claims.append(world.forgotten())
+        world.later(60)
+    holder = world.running()
+    started = world.worker.start([world.request(claim) for claim in claims])
+    assert started.keys() == {claim.run_id for claim in claims}
+    assert world.states(name) == ["running"] * 6
+    assert world.job(name)["lockedby"] == "worker-1" and world.finish(holder)
+    for run in started.values():
+        assert world.finish(run)
+    assert world.states(name) == ["success"] * 6
+
+
+def test_what_was_left_to_other_workers_starts_late_as_what_was_forgotten(world: World) -> None:
+    name = world.add(Schedule="every 120s")
     claim = world.claim_one()
-    assert world.start(early) is None
     world.publish(claim)
-    run = world.start(claim)
-    assert world.start(early) is None
-    assert run is not None and world.finish(run)
-    late = world.start(early)
-    assert late is not None and late.fence > run.fence
-    assert world.states(name) == ["running", "success"]
+    world.later(LEASE)
+    (lease,) = world.beat.ended(10)
+    assert world.beat.reclaim([(lease, left_to_others())]) == {claim.run_id}
+    world.running()
+    assert world.start(claim) is not None
+    assert world.states(name) == ["running", "running"]
 
 
-def test_a_dispatched_run_starts_late_only_once(world: World) -> None:
+def test_a_forgotten_run_starts_late_only_once(world: World) -> None:
     world.add()
-    claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    claim = world.forgotten()
     request = world.request(claim)
     first = world.worker.start([request])
     run = first[claim.run_id]
     assert world.start(claim) is None
     assert world.worker.start([request]) == first
+    assert world.refused(claim) == "a duplicate: its run has started already, and is running"
     world.finish(run)
     assert world.start(claim) is None
+    assert world.refused(claim) == "a duplicate: its run has started already, and is success"
+
+
+def test_a_forgotten_run_that_fails_is_tried_again_as_any_other(world: World) -> None:
+    name = world.add()
+    run = world.start(world.forgotten())
+    assert run is not None and world.finish(run, Ending("retry", "failed", 5.0, 1))
+    world.later(5)
+    again = world.claim_one()
+    assert (again.slot.attempt, again.slot.failures, again.slot.advances) == (2, 1, False)
+    world.publish(again)
+    second = world.start(again)
+    assert second is not None and second.exclusive and world.finish(second)
+    assert world.states(name) == ["retry", "success"]
+
+
+def test_a_forgotten_run_whose_worker_is_lost_is_tried_again(world: World) -> None:
+    name = world.add()
+    assert world.start(world.forgotten()) is not None
+    world.later(LEASE)
+    world.sweep()
+    assert world.claim_one().slot.lost_leases == 1
+    assert world.states(name)[:2] == ["retry", "claimed"]
 
 
 def test_a_late_start_needs_run_claim_and_fence_each(world: World) -> None:
     name = world.add()
-    claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    claim = world.forgotten()
     right, before = world.request(claim), world.job(name)
     assert world.worker.start([right._replace(claim_id=world.ids.one())]) == {}
     assert world.worker.start([right._replace(fence=claim.fence + 1)]) == {}
     assert world.worker.start([right._replace(fence=claim.fence - 1)]) == {}
-    assert world.job(name) == before
+    assert (world.job(name), world.states(name)) == (before, ["dispatched"])
     assert world.worker.start([right]) != {}
 
 
-def test_a_late_start_may_be_retried_by_celery(world: World) -> None:
+@pytest.mark.parametrize("dispatch", [World.forgotten, World.never_started])
+def test_a_late_start_may_be_retried_by_celery(world: World, dispatch: Callable[[World], Claim]) -> None:
     """The retry's message carries the headers of the first one, so the fence of before the late start."""
     world.add()
-    claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    claim = dispatch(world)
     run = world.start(claim)
     again = world.start(claim, celery_retries=1)
     assert run is not None and again is not None and again.fence == run.fence
+    assert world.start(claim, celery_retries=1) is None
 
 
 def test_a_late_start_leaves_the_schedule_alone(world: World) -> None:
     name = world.add()
-    claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    claim = world.forgotten()
     following = world.instant(name, "nextruntime")
     world.later(3)
     run = world.start(claim)
@@ -277,16 +319,97 @@ def test_a_late_start_leaves_the_schedule_alone(world: World) -> None:
     assert world.instant(name, "nextruntime") == following == NOON + timedelta(seconds=60)
 
 
+def test_a_leased_slot_that_starts_after_its_last_deadline_takes_the_lease_of_a_free_job(world: World) -> None:
+    name = world.add(Schedule="every 7d")
+    claim = world.never_started()
+    assert (world.states(name), world.runs(name)[0]["reason"]) == (["dispatched"], "never started")
+    run = world.start(claim)
+    assert run is not None and run.exclusive and run.fence > claim.fence
+    assert world.job(name)["lockedby"] == "worker-1"
+    assert world.start(claim) is None
+    assert world.refused(claim) == "a duplicate: its run has started already, and is running"
+    assert world.worker.extend([(run, LEASE)]).lost == set()
+    assert world.finish(run)
+    assert world.states(name) == ["success"]
+
+
+def test_a_leased_slot_that_comes_after_its_last_deadline_is_skipped_while_another_run_holds_the_job(
+    world: World,
+) -> None:
+    """Its policy forbids to overlap, and its message had its time; the row says what became of the slot."""
+    name = world.add()
+    early = world.never_started()
+    run = world.running()
+    assert world.start(early) is None
+    assert world.refused(early) == "another run holds its job: the slot ends as skipped (overlap)"
+    skipped = world.runs(name)[0]
+    assert (skipped["state"], skipped["reason"], skipped["priorstate"]) == ("skipped", "overlap", "dispatched")
+    assert world.finish(run)
+    assert world.start(early) is None
+    assert world.refused(early) == "another run holds its job: the slot ends as skipped (overlap)"
+
+
 def test_a_late_start_keeps_out_of_a_job_that_was_unlocked_by_hand(world: World) -> None:
     """The run left behind there is still to be taken up, so the row must not forget it."""
     name = world.add(NextRunTime=NOON)
-    early = world.claim_one()
-    world.beat.mark_dispatched([early])()
-    world.later(60)
+    early = world.never_started()
     run = world.running()
     world.change(name, LockedBy=None)
     assert world.start(early) is None
     assert world.claim_one().slot.continues == run.run_id
+
+
+def test_a_refusal_that_has_passed_ends_nothing(world: World) -> None:
+    """The job was held when the start was refused, and is free when it is asked why."""
+    name = world.add(Schedule="every 7d")
+    claim = world.never_started()
+    assert world.refused(claim) is None
+    assert world.states(name) == ["dispatched"]
+    assert world.start(claim) is not None
+
+
+def test_stale_messages_are_told_apart(world: World) -> None:
+    world.add()
+    stale = world.claim_one()
+    world.beat.give_back([stale], "no answer from the broker")
+    assert world.refused(stale) == "stale: its run is scheduled (no answer from the broker)"
+    claim = world.claim_one()
+    assert world.refused(stale) == "stale: its claim is no longer valid"
+    assert world.refused(claim._replace(fence=claim.fence + 1)) == "stale: its claim is no longer valid"
+    unknown = claim._replace(run_id=world.ids.one())
+    assert world.refused(unknown) == "stale: its run is not known here, or its history is gone"
+    assert world.start(claim) is not None
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("is_dispatched", [False, True])
+def test_a_run_of_a_deleted_job_that_has_not_begun_never_begins(
+    world: World, columns: dict[str, Any], force: bool, is_dispatched: bool
+) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    if is_dispatched:
+        world.beat.mark_dispatched([claim])()
+    elif not columns and not force:
+        return  # it holds its job, which is deleted once this run has ended
+    assert world.admin.delete(name, force=force)
+    assert world.start(claim) is None
+    why = world.refused(claim)
+    (row,) = world.runs(name)
+    assert row["state"] == "cancelled"
+    if is_dispatched:
+        assert (row["reason"], why) == ("job deleted", "its job was deleted: the slot ends as cancelled")
+    assert world.start(claim) is None
+
+
+def test_a_begun_run_of_a_job_that_is_to_be_deleted_may_be_retried_by_celery(world: World) -> None:
+    name = world.add(Policies=OVERLAP)
+    claim = world.forgotten()
+    run = world.start(claim)
+    assert run is not None and world.admin.delete(name)
+    assert world.start(claim, celery_retries=1) is not None
+    assert world.states(name) == ["running"]
 
 
 def test_overlapping_runs_start_without_touching_their_job(world: World) -> None:

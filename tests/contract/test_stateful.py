@@ -75,6 +75,8 @@ class Known:
     started_with: int | None = None
     start_id: str | None = None
     late: bool = False
+    needs_lease: bool = False
+    """Whether it was left to the broker after its last deadline, and not fired and forgotten."""
     until: datetime | None = None
     begun: set[tuple[int, int]] = field(default_factory=set)
     """Each beginning, as its Celery retry and the number of times that the run was un-started before."""
@@ -319,7 +321,7 @@ class Walk(RuleBasedStateMachine):
         )
         if run.state == "dispatched":
             free = tenure is None and run.job not in self.left
-            return request.fence == run.fence and (free or not run.exclusive)
+            return request.fence == run.fence and (free or not run.exclusive or not run.needs_lease)
         if run.state not in ("claimed", "running") or not (run.started_with is None or again):
             return False
         if not run.exclusive:
@@ -339,6 +341,8 @@ class Walk(RuleBasedStateMachine):
             beginning = (request.celery_retries, run.un_started)
             assert beginning not in run.begun, "G3: one start per attempt"
             run.begun.add(beginning)
+        if run.state == "dispatched" and not run.needs_lease:
+            run.exclusive = False
         run.late = run.late or (run.state == "dispatched" and run.exclusive)
         assert started.fence > request.fence if run.late else started.fence == request.fence
         run.state, run.fence = "running", started.fence
@@ -434,6 +438,7 @@ class Walk(RuleBasedStateMachine):
             run.started_with = None
             return
         run.state, run.until = "dispatched" if ending.state == lifecycle.DISPATCHED else "ended", None
+        run.needs_lease = ending.reason == lifecycle.NEVER_STARTED
         self.more_attempts[run.slot] += ending.state == lifecycle.RETRY
 
     @rule(worker=st.integers(0, 1))

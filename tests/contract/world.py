@@ -7,13 +7,23 @@ from typing import Any
 
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import EndedLease, Ending, Republish, after_ended_lease, after_success
+from celery_sqlbeat.lifecycle import (
+    LONGEST_QUEUED_SECONDS,
+    MAX_REPUBLISHES,
+    EndedLease,
+    Ending,
+    Republish,
+    after_ended_lease,
+    after_success,
+    why_refused,
+)
 from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import BeatStore, Claimed
 from celery_sqlbeat.store.sqlite_values import instant_of
+from celery_sqlbeat.store.steps import run
 from celery_sqlbeat.store.wake import Wake
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -140,6 +150,25 @@ class World:
         run = self.start(claim)
         assert run is not None
         return run
+
+    def refused(self, claim: Claim) -> str | None:
+        """Why a message of this claim may not begin."""
+        return why_refused(run(self.worker.refusing([self.request(claim)])).get(claim.run_id))
+
+    def forgotten(self) -> Claim:
+        """Fire and forget the only job that is due."""
+        claim = self.claim_one()
+        assert self.beat.mark_dispatched([claim])() == {claim.run_id}
+        return claim
+
+    def never_started(self) -> Claim:
+        """Publish the only job that is due under a lease, and let its message wait past its last deadline."""
+        claim = self.claim_one()
+        self.publish(claim)
+        for _ in range(1 + MAX_REPUBLISHES):
+            self.later(LONGEST_QUEUED_SECONDS)
+            self.sweep(can_republish=False)
+        return claim
 
     def finish(self, run: StartedRun, ending: Ending | None = None) -> bool:
         """End a run; whether that was written."""

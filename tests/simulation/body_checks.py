@@ -48,6 +48,11 @@ class BodyChecks:
         if self._ledger.results.get(message.run) == "stopped":
             return  # its release follows, and another attempt
         job = self._ledger.jobs.get(run.job_id)
+        if run.state == "dispatched" and job is not None and not job.delete_requested:
+            text = (
+                f"{worker.name} dropped a message of {run.job_name} that never started, and its row says nothing of it"
+            )
+            self._fail("G2", text, run.job_id)
         if job is None or not run.exclusive:
             return
         holds = job.holder == (message.run, message.claim, message.fence)

@@ -79,6 +79,8 @@ class Broker:
         self.unacknowledged: dict[int, tuple[Message, Consumer]] = {}
         self._deliveries = 0
         self._numbers = 0
+        self._upgrades = rng.random() < 0.5
+        """Whether a worker that nobody knew of as one of ours takes some of what was fired and forgotten."""
 
     def is_away(self) -> bool:
         """Whether nobody reaches it."""
@@ -111,8 +113,9 @@ class Broker:
             return
         kept = []
         for message in self.waiting:
-            ready = [] if message.queue == VANILLA else [one for one in self.consumers if one.takes()]
-            if message.queue == VANILLA:
+            is_plain = message.queue == VANILLA and not (self._upgrades and message.number % 2)
+            ready = [] if is_plain else [one for one in self.consumers if one.takes()]
+            if is_plain:
                 self.post.delivered(message)  # by a worker that is none of ours
             elif ready:
                 self._deliver(message, ready[int(self.rng.random() * len(ready))])

@@ -61,8 +61,16 @@ MUTANTS = (
         "start although another run holds the job",
         (
             WORKER_SQL,
-            "OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL)",
-            "OR r.State = 'dispatched'",
+            "r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL\n",
+            "r.State = 'dispatched'\n",
+        ),
+    ),
+    _mutant(
+        "start of a run whose job is deleted",
+        (
+            WORKER_SQL,
+            "OR EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId AND j.DeleteRequested = 0)",
+            "OR 1 = 1",
         ),
     ),
     _mutant(

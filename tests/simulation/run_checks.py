@@ -17,6 +17,7 @@ _DELETED = "job deleted"
 MAY_CREATE = {"insert_runs", "insert_gaps", "insert_outbox"}
 MAY_DELETE = {"purge_runs", "purge_dead"}
 MAY_WRITE = {"reopen_runs", "start_runs", "close_runs", "leave_attempts", "leave_dead", "cancel_waiting", "extend_held"}
+MAY_WRITE |= {"refuse_starts"}
 
 
 class RunChecks:
@@ -30,6 +31,7 @@ class RunChecks:
             "start_runs": self._started,
             "close_runs": self._closed,
             "extend_held": self._extended,
+            "refuse_starts": self._refused,
         }
 
     def created(self, process: Process, call: Call, new: RunRow, before: JobRow | None, now: str) -> None:
@@ -53,6 +55,7 @@ class RunChecks:
         if call.block not in MAY_WRITE:
             self._fail("G4", f"{call.block} writes a run of {new.job_name}", new.job_id)
         is_late = old.state == "dispatched" and new.state == "running" and call.block == "start_runs"
+        is_late |= old.state == "dispatched" and call.block == "refuse_starts"
         if old.state in FINAL and new.state != old.state and not is_late:
             self._fail("G2", f"{call.block} made {new.state} of {new.job_name}, which was {old.state}", new.job_id)
         if (old.run_id, *old.slot, old.attempt) != (new.run_id, *new.slot, new.attempt):
@@ -151,9 +154,20 @@ class RunChecks:
             return
         if old.state not in ("claimed", "dispatched", "running"):
             self._fail("G3", f"an attempt of {new.job_name} that is {old.state} started", new.job_id)
+        job = self._ledger.jobs.get(new.job_id)
+        if old.state == "dispatched" and (job is None or job.delete_requested):
+            self._fail("G2", f"a run of {new.job_name} began, which was deleted by then", new.job_id)
         again = old.state == "running"
         if again and not (row[4] > (old.started_retry or 0) or row[3] == old.start_id):
             self._fail("G3", f"an attempt of {new.job_name} started twice", new.job_id)
+
+    def _refused(self, process: Process, call: Call, old: RunRow, new: RunRow, now: str) -> None:
+        job = self._ledger.jobs.get(new.job_id)
+        is_deleted = job is None or job.delete_requested
+        if (new.state, new.reason) != (("cancelled", _DELETED) if is_deleted else ("skipped", "overlap")):
+            self._fail("G2", f"{process.name} made {new.state} ({new.reason}) of a run of {new.job_name}", new.job_id)
+        if not is_deleted and (old.reason != "never started" or job is None or job.locked_by is None):
+            self._fail("G2", f"{process.name} skipped a run of {new.job_name} that could begin", new.job_id)
 
     def _extended(self, process: Process, call: Call, old: RunRow, new: RunRow, now: str) -> None:
         if not any((row[0], row[1], row[2]) == (old.run_id, old.claim_id, old.fence) for row in call.rows):

@@ -48,7 +48,7 @@ class _Noted:
     def __init__(self, worker: "Worker", store: WorkerStore) -> None:
         self._worker, self._store = worker, store
         self.start, self.finish = store.start, store.finish
-        self.starting, self.finishing = store.starting, store.finishing
+        self.starting, self.refusing, self.finishing = store.starting, store.refusing, store.finishing
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._worker.heartbeat_at = self._worker.hub.now

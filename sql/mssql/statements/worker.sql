@@ -2,8 +2,8 @@
 
 -- name: start_jobs
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int
--- A missing row: the message is stale, a duplicate, or another run holds the job; or the run was dispatched while this
--- block waited for the job's row, so ask again.
+-- A missing row: the message is stale, a duplicate, or another run holds the job; or it needs no lease of the job's, as
+-- start_runs says; or the run was dispatched while this block waited for the job's row, so ask again.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @dispatched TABLE (RunId uniqueidentifier NOT NULL, SeenFence bigint NOT NULL);
 DECLARE @started TABLE (RunId uniqueidentifier NOT NULL, Fence bigint NOT NULL, Published datetime2(6) NULL);
@@ -14,7 +14,7 @@ SELECT DISTINCT r.RunId, j.Fence
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
-WHERE r.State = 'dispatched'
+WHERE r.State = 'dispatched' AND r.Reason = 'never started'
 OPTION (LOOP JOIN, FORCE ORDER);
 
 UPDATE j
@@ -45,7 +45,7 @@ WHERE
     r.ClaimId = p.claim_id AND r.Namespace = @namespace AND r.Exclusive = 1
     -- A late start of a dispatched run raised the run's fence above that of its message.
     AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
-    AND r.State IN ('claimed', 'running', 'dispatched')
+    AND (r.State IN ('claimed', 'running') OR (r.State = 'dispatched' AND r.Reason = 'never started'))
     AND (
         (
             r.State IN ('claimed', 'running') AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
@@ -59,7 +59,10 @@ WHERE
         )
         -- Not where an unlocking by hand left a run behind: the row must not forget it. Nor where the fence has grown
         -- since it was read: another copy may have run meanwhile.
-        OR (r.State = 'dispatched' AND j.LockedBy IS NULL AND j.RunId IS NULL AND j.Fence = d.SeenFence)
+        OR (
+            r.State = 'dispatched' AND j.LockedBy IS NULL AND j.RunId IS NULL AND j.Fence = d.SeenFence
+            AND j.DeleteRequested = 0
+        )
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -67,8 +70,10 @@ SELECT RunId, Fence, Published FROM @started;
 
 -- name: start_runs
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int, job_fence bigint, published datetime2(6)
--- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only an overlapping run may begin.
--- A missing row: stale or a duplicate.
+-- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only a run may begin that needs no
+-- lease of its job's. Such is one that may overlap others, and one that was fired and forgotten: its job has gone on, and
+-- another run may hold it. It begins as stock beat would have it, under a lease of its own, and overlaps from there on.
+-- A missing row: see read_refused.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @started TABLE (
     RunId uniqueidentifier NOT NULL,
@@ -97,9 +102,10 @@ SET
     StartId = p.start_id,
     StartedAt = COALESCE(r.StartedAt, @now),
     StartedRetry = p.celery_retries,
-    HeldBy = CASE WHEN r.Exclusive = 0 THEN @worker END,
+    Exclusive = CASE WHEN p.job_fence IS NULL THEN 0 ELSE r.Exclusive END,
+    HeldBy = CASE WHEN p.job_fence IS NULL THEN @worker END,
     LeaseEndsAt = CASE
-        WHEN r.Exclusive = 0
+        WHEN p.job_fence IS NULL
             THEN DATEADD(
                 MICROSECOND, ROUND(1000000 * (r.LeaseSeconds - FLOOR(r.LeaseSeconds)), 0),
                 DATEADD(SECOND, FLOOR(r.LeaseSeconds), @now)
@@ -128,10 +134,26 @@ WHERE
     AND (
         p.job_fence IS NOT NULL
         OR (
-            r.Exclusive = 0 AND r.Fence = p.fence
+            r.Fence = p.fence
             AND (
-                r.State IN ('claimed', 'dispatched')
-                OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+                -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
+                (r.State = 'dispatched' AND (r.Exclusive = 0 OR COALESCE(r.Reason, '') <> 'never started'))
+                OR (
+                    r.Exclusive = 0
+                    AND (
+                        r.State = 'claimed'
+                        OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+                    )
+                )
+            )
+            AND (
+                r.State = 'running'
+                -- The run's row first and the job's then. A deletion comes before this lock, or after the start.
+                OR EXISTS (
+                    SELECT 1
+                    FROM dbo.Jobs AS j WITH (REPEATABLEREAD, ROWLOCK)
+                    WHERE j.Id = r.JobId AND j.DeleteRequested = 0
+                )
             )
         )
     )
@@ -141,6 +163,60 @@ SELECT
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
     Exclusive
 FROM @started;
+
+-- name: refuse_starts
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
+-- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
+-- waits on, or its claim is another one.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @refused TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET
+    State = CASE WHEN j.Id IS NULL OR j.DeleteRequested = 1 THEN 'cancelled' ELSE 'skipped' END,
+    PriorState = r.State,
+    Reason = CASE WHEN j.Id IS NULL OR j.DeleteRequested = 1 THEN 'job deleted' ELSE 'overlap' END,
+    FinishedAt = @now
+OUTPUT inserted.RunId INTO @refused (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+LEFT OUTER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = @namespace
+    AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+    AND (
+        j.Id IS NULL OR j.DeleteRequested = 1
+        OR (r.Exclusive = 1 AND r.Reason = 'never started' AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL))
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @refused;
+
+-- name: read_refused
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
+-- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
+SELECT
+    p.run_id,
+    r.State,
+    r.Reason,
+    -- A late start of a dispatched run raised the run's fence above that of its message.
+    CASE
+        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
+        ELSE 0
+    END AS IsItsClaim,
+    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+WHERE r.Namespace = @namespace
+OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: extend_leases
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)

@@ -2,8 +2,8 @@
 
 -- name: start_jobs
 -- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer
--- A missing row: the message is stale, a duplicate, or another run holds the job; or the run was dispatched while this
--- statement waited for the job's row, so ask again.
+-- A missing row: the message is stale, a duplicate, or another run holds the job; or it needs no lease of the job's, as
+-- start_runs says; or the run was dispatched while this statement waited for the job's row, so ask again.
 WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (:rows),
 
 r AS MATERIALIZED (
@@ -16,7 +16,7 @@ r AS MATERIALIZED (
         r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Exclusive = 1
         -- A late start of a dispatched run raised the run's fence above that of its message.
         AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
-        AND r.State IN ('claimed', 'running', 'dispatched')
+        AND (r.State IN ('claimed', 'running') OR (r.State = 'dispatched' AND r.Reason = 'never started'))
 )
 
 UPDATE Jobs SET
@@ -46,15 +46,47 @@ WHERE
         -- since the state was read: another copy may have run meanwhile.
         OR (
             r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL AND Jobs.Fence = r.SeenFence
+            AND Jobs.DeleteRequested = 0
         )
     )
 RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt AS Published;
 
 -- name: start_runs
 -- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer, job_fence bigint, published timestamptz
--- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only an overlapping run may begin.
--- A missing row: stale or a duplicate.
-WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (:rows)
+-- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only a run may begin that needs no
+-- lease of its job's. Such is one that may overlap others, and one that was fired and forgotten: its job has gone on, and
+-- another run may hold it. It begins as stock beat would have it, under a lease of its own, and overlaps from there on.
+-- A missing row: see read_refused.
+WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (:rows),
+
+free AS MATERIALIZED (
+    SELECT r.RunId, r.JobId, r.State
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+    WHERE
+        p.job_fence IS NULL AND r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Fence = p.fence
+        AND (
+            -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
+            (r.State = 'dispatched' AND (r.Exclusive = 0 OR coalesce(r.Reason, '') <> 'never started'))
+            OR (
+                r.Exclusive = 0
+                AND (
+                    r.State = 'claimed'
+                    OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+                )
+            )
+        )
+    FOR NO KEY UPDATE OF r
+),
+
+-- The run's row first and the job's then, as release_jobs has it. A deletion comes before this lock, or after the start.
+there AS MATERIALIZED (
+    SELECT f.RunId
+    FROM free AS f
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[f.JobId])
+    WHERE f.State = 'running' OR j.DeleteRequested = 0
+    FOR SHARE OF j
+)
 
 UPDATE JobRuns SET
     State = 'running',
@@ -66,27 +98,68 @@ UPDATE JobRuns SET
     StartId = p.start_id,
     StartedAt = coalesce(JobRuns.StartedAt, statement_timestamp()),
     StartedRetry = p.celery_retries,
-    HeldBy = CASE WHEN JobRuns.Exclusive = 0 THEN :worker END,
-    LeaseEndsAt = CASE WHEN JobRuns.Exclusive = 0 THEN statement_timestamp() + JobRuns.LeaseSeconds * interval '1 second' END
+    Exclusive = CASE WHEN p.job_fence IS NULL THEN 0 ELSE JobRuns.Exclusive END,
+    HeldBy = CASE WHEN p.job_fence IS NULL THEN :worker END,
+    LeaseEndsAt = CASE WHEN p.job_fence IS NULL THEN statement_timestamp() + JobRuns.LeaseSeconds * interval '1 second' END
 FROM p
+LEFT JOIN there AS t ON t.RunId = p.run_id
 WHERE
     JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = :namespace
-    AND (
-        p.job_fence IS NOT NULL
-        OR (
-            JobRuns.Exclusive = 0 AND JobRuns.Fence = p.fence
-            AND (
-                JobRuns.State IN ('claimed', 'dispatched')
-                OR (
-                    JobRuns.State = 'running'
-                    AND (JobRuns.StartedRetry < p.celery_retries OR JobRuns.StartId = p.start_id)
-                )
-            )
-        )
-    )
+    AND (p.job_fence IS NOT NULL OR t.RunId IS NOT NULL)
 RETURNING
     JobRuns.RunId, JobRuns.ClaimId, JobRuns.Fence, JobRuns.JobId, JobRuns.JobName, JobRuns.Kind, JobRuns.ScheduledFor,
     JobRuns.Attempt, JobRuns.LeaseSeconds, JobRuns.MaxRetries, JobRuns.Failures, JobRuns.LostLeases, JobRuns.Exclusive;
+
+-- name: refuse_starts
+-- rows: run_id uuid, claim_id uuid, fence bigint
+-- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
+-- waits on, or its claim is another one.
+WITH p (run_id, claim_id, fence) AS (:rows),
+
+r AS MATERIALIZED (
+    SELECT r.RunId, r.ClaimId, r.Fence, r.State, j.Id IS NULL OR j.DeleteRequested = 1 AS IsDeleted
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+    LEFT JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
+    WHERE
+        r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = :namespace
+        AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+        AND (
+            j.Id IS NULL OR j.DeleteRequested = 1
+            OR (
+                r.Exclusive = 1 AND r.Reason = 'never started'
+                AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL)
+            )
+        )
+)
+
+UPDATE JobRuns SET
+    State = CASE WHEN r.IsDeleted THEN 'cancelled' ELSE 'skipped' END,
+    PriorState = JobRuns.State,
+    Reason = CASE WHEN r.IsDeleted THEN 'job deleted' ELSE 'overlap' END,
+    FinishedAt = statement_timestamp()
+FROM r
+WHERE
+    JobRuns.RunId = ANY(ARRAY[r.RunId]) AND JobRuns.ClaimId = r.ClaimId AND JobRuns.Fence = r.Fence
+    AND JobRuns.State = r.State
+RETURNING JobRuns.RunId;
+
+-- name: read_refused
+-- rows: run_id uuid, claim_id uuid, fence bigint
+-- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
+WITH p (run_id, claim_id, fence) AS (:rows)
+
+SELECT
+    p.run_id, r.State, r.Reason,
+    -- A late start of a dispatched run raised the run's fence above that of its message.
+    CASE
+        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
+        ELSE 0
+    END AS IsItsClaim,
+    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+WHERE r.Namespace = :namespace;
 
 -- name: extend_leases
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, lease_seconds float8

@@ -2,7 +2,8 @@
 
 -- name: start_jobs
 -- rows: run_id, claim_id, fence, start_id, celery_retries
--- A missing row: the message is stale, a duplicate, or another run holds the job.
+-- A missing row: the message is stale, a duplicate, or another run holds the job; or it needs no lease of the job's, as
+-- start_runs says.
 WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (:rows),
 
 r AS MATERIALIZED (
@@ -13,7 +14,7 @@ r AS MATERIALIZED (
         r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Exclusive = 1
         -- A late start of a dispatched run raised the run's fence above that of its message.
         AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
-        AND r.State IN ('claimed', 'running', 'dispatched')
+        AND (r.State IN ('claimed', 'running') OR (r.State = 'dispatched' AND r.Reason = 'never started'))
 )
 
 UPDATE Jobs SET
@@ -40,14 +41,19 @@ WHERE
             )
         )
         -- Not where an unlocking by hand left a run behind: the row must not forget it.
-        OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL)
+        OR (
+            r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL
+            AND Jobs.DeleteRequested = 0
+        )
     )
 RETURNING RunId, Fence, PublishedAt AS Published;
 
 -- name: start_runs
 -- rows: run_id, claim_id, fence, start_id, celery_retries, job_fence, published
--- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only an overlapping run may begin.
--- A missing row: stale or a duplicate.
+-- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only a run may begin that needs no
+-- lease of its job's. Such is one that may overlap others, and one that was fired and forgotten: its job has gone on, and
+-- another run may hold it. It begins as stock beat would have it, under a lease of its own, and overlaps from there on.
+-- A missing row: see read_refused.
 WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (:rows)
 
 UPDATE JobRuns SET
@@ -60,27 +66,92 @@ UPDATE JobRuns SET
     StartId = p.start_id,
     StartedAt = coalesce(JobRuns.StartedAt, :now),
     StartedRetry = p.celery_retries,
-    HeldBy = CASE WHEN JobRuns.Exclusive = 0 THEN :worker END,
-    LeaseEndsAt = CASE WHEN JobRuns.Exclusive = 0 THEN after(:now, JobRuns.LeaseSeconds) END
+    Exclusive = CASE WHEN p.job_fence IS NULL THEN 0 ELSE JobRuns.Exclusive END,
+    HeldBy = CASE WHEN p.job_fence IS NULL THEN :worker END,
+    LeaseEndsAt = CASE WHEN p.job_fence IS NULL THEN after(:now, JobRuns.LeaseSeconds) END
 FROM p
 WHERE
     JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = :namespace
     AND (
         p.job_fence IS NOT NULL
         OR (
-            JobRuns.Exclusive = 0 AND JobRuns.Fence = p.fence
+            JobRuns.Fence = p.fence
             AND (
-                JobRuns.State IN ('claimed', 'dispatched')
-                OR (
-                    JobRuns.State = 'running'
-                    AND (JobRuns.StartedRetry < p.celery_retries OR JobRuns.StartId = p.start_id)
+                -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
+                (
+                    JobRuns.State = 'dispatched'
+                    AND (JobRuns.Exclusive = 0 OR coalesce(JobRuns.Reason, '') <> 'never started')
                 )
+                OR (
+                    JobRuns.Exclusive = 0
+                    AND (
+                        JobRuns.State = 'claimed'
+                        OR (
+                            JobRuns.State = 'running'
+                            AND (JobRuns.StartedRetry < p.celery_retries OR JobRuns.StartId = p.start_id)
+                        )
+                    )
+                )
+            )
+            AND (
+                JobRuns.State = 'running'
+                OR EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId AND j.DeleteRequested = 0)
             )
         )
     )
 RETURNING
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
     Exclusive;
+
+-- name: refuse_starts
+-- rows: run_id, claim_id, fence
+-- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
+-- waits on, or its claim is another one.
+WITH p (run_id, claim_id, fence) AS (:rows),
+
+r AS MATERIALIZED (
+    SELECT r.RunId, r.ClaimId, r.Fence, r.State, j.Id IS NULL OR j.DeleteRequested = 1 AS IsDeleted
+    FROM p
+    CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
+    LEFT JOIN Jobs AS j ON j.Id = r.JobId
+    WHERE
+        r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = :namespace
+        AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+        AND (
+            j.Id IS NULL OR j.DeleteRequested = 1
+            OR (
+                r.Exclusive = 1 AND r.Reason = 'never started'
+                AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL)
+            )
+        )
+)
+
+UPDATE JobRuns SET
+    State = CASE WHEN r.IsDeleted THEN 'cancelled' ELSE 'skipped' END,
+    PriorState = JobRuns.State,
+    Reason = CASE WHEN r.IsDeleted THEN 'job deleted' ELSE 'overlap' END,
+    FinishedAt = :now
+FROM r
+WHERE
+    JobRuns.RunId = r.RunId AND JobRuns.ClaimId = r.ClaimId AND JobRuns.Fence = r.Fence AND JobRuns.State = r.State
+RETURNING RunId;
+
+-- name: read_refused
+-- rows: run_id, claim_id, fence
+-- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
+WITH p (run_id, claim_id, fence) AS (:rows)
+
+SELECT
+    p.run_id, r.State, r.Reason,
+    -- A late start of a dispatched run raised the run's fence above that of its message.
+    CASE
+        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
+        ELSE 0
+    END AS IsItsClaim,
+    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
+FROM p
+CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
+WHERE r.Namespace = :namespace;
 
 -- name: extend_leases
 -- rows: job_id, run_id, claim_id, fence, lease_seconds

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
 from celery_sqlbeat.lifecycle import Ending, after_success
-from celery_sqlbeat.model import Claim, StartedRun, StartRequest
+from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
@@ -57,6 +57,9 @@ class Line:
     def starting(self, requests: Iterable[StartRequest]) -> Steps[dict[str, StartedRun]]:
         yield None
         return self.start(requests)
+
+    def refusing(self, requests: Iterable[StartRequest]) -> Steps[dict[str, RefusedStart]]:
+        return self._store.refusing(requests)
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._before("extend", [run.run_id for run, _ in held])
