@@ -101,3 +101,21 @@ def handle_of(ctx: click.Context) -> Iterator[Handle]:
         yield handle
     finally:
         handle.close()
+
+
+def import_tasks(app: Any) -> None:
+    """Let the app import the modules of its tasks. One that cannot be imported leaves its tasks unknown here."""
+    try:
+        app.loader.import_default_modules()
+        app.finalize()
+    except Exception as error:  # whatever the user's modules raise
+        click.echo(f"Warning: the modules of the app cannot be imported: {one_line(error)}", err=True)
+
+
+def warn_of_stranger(task: str, job_name: str) -> None:
+    """Say that this app does not have a task; another one may, so that this is no error."""
+    click.echo(
+        f"Warning: task {task} of job {job_name} is not registered in this app, so its arguments are not checked: "
+        "see that the workers of its queue have it (imports, include, autodiscover_tasks), or correct its name",
+        err=True,
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from celery_sqlbeat.cli.command import Command, handle_of, one_line
+from celery_sqlbeat.cli.command import Command, handle_of, import_tasks, one_line, warn_of_stranger
 from celery_sqlbeat.cli.output import json_option, print_json, print_table, progress_bar, utc_option, when, zone_label
 
 if TYPE_CHECKING:
@@ -102,20 +103,27 @@ def _shop(beat: Handle, source: str, file: str | None) -> Shop:
 
 
 def _from_file(beat: Handle, file: str, dry_run: bool, as_json: bool) -> Iterator[Step]:
+    from celery_sqlbeat.beat.foreseeing import examine, registered
     from celery_sqlbeat.transfer.bringing import bring
     from celery_sqlbeat.transfer.lines import read_lines
 
+    import_tasks(beat.app)
     lines = _lines(file)
+    strangers: dict[str, str] = {}
     errors: list[LineError] = []
     count = 0
     with progress_bar("checking") as step:
-        for found in read_lines(lines(), beat.rules):
+        for found in read_lines(lines(), beat.rules, partial(examine, beat.app)):
             count += 1
             step(1)
             if isinstance(found, Exception):
                 errors.append(found)
+            elif registered(beat.app, task := found.wish.definition.call.task_name) is None:
+                strangers.setdefault(task, found.arrival.name)
     if errors:
         _refuse(errors, as_json)
+    for task, name in list(strangers.items())[:_SHOWN_ERRORS]:
+        warn_of_stranger(task, name)
 
     with progress_bar("importing", count) as step:
         good = ((found.arrival, found.wish) for found in _good(read_lines(lines(), beat.rules)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from celery_sqlbeat.cli.command import Command, Group, handle_of
+from celery_sqlbeat.cli.command import Command, Group, handle_of, import_tasks, warn_of_stranger
 from celery_sqlbeat.cli.output import (
     confirm,
     json_option,
@@ -123,8 +123,13 @@ def put(ctx: click.Context, /, name: str, as_json: bool, **definition: Any) -> N
     What is not given has its default; only whether it is enabled stays as it is. A job that the beat_schedule defines
     takes policies and --enabled or --disabled only.
     """
+    from celery_sqlbeat.beat.foreseeing import registered
+
     with handle_of(ctx) as beat:
+        import_tasks(beat.app)
         found = beat.jobs.put(name, **definition)
+        if found.task is not None and registered(beat.app, found.task) is None:
+            warn_of_stranger(found.task, name)
     _print(found, as_json)
 
 

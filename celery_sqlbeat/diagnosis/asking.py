@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from celery.beat import BeatLazyFunc
+
 from celery_sqlbeat.beat.brokers import unreachable
-from celery_sqlbeat.beat.entries import read_entries
+from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
+from celery_sqlbeat.definition import Call
 from celery_sqlbeat.diagnosis.facts import Code, Wire
+from celery_sqlbeat.diagnosis.reading import refusal_of
 from celery_sqlbeat.policy import policy_for
 from celery_sqlbeat.roster import call_the_roll
 
@@ -27,7 +31,20 @@ def ask_code(app: Any, settings: Settings) -> Code:
     schedule = dict(app.conf.beat_schedule or {})
     code = read_entries(app, schedule, settings.release, settings.policies)
     policies = {name: policy_for(name, settings.policies) for name in code.entries}
-    return Code(frozenset(app.tasks), policies, tuple(code.problems), code.owner)
+    return Code(frozenset(app.tasks), policies, tuple(code.problems), code.owner, dict(_refusals(app, code)))
+
+
+def _refusals(app: Any, code: CodeSchedule) -> Iterator[tuple[str, str]]:
+    for name, one in code.entries.items():
+        entry = one.entry
+        args, kwargs = entry.args or (), entry.kwargs or {}
+        if one.definition.code_key is None or not isinstance(args, (list, tuple)):
+            continue
+        if not any(isinstance(value, BeatLazyFunc) for value in (*args, *kwargs.values())):
+            call = Call(entry.task, args, kwargs, entry.options or {})
+            refusal = refusal_of(app, call, with_arguments=True)
+            if refusal is not None:
+                yield name, refusal
 
 
 def ask_broker(app: Any, seconds: float) -> Wire:

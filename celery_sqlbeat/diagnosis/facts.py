@@ -24,6 +24,8 @@ class SeenJob:
     lease_seconds: float
     owner: str | None = None
     """The app whose code defines it."""
+    refusal: str | None = None
+    """Why no message can ever be made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Code:
     problems: Sequence[EntryProblem]
     owner: str = ""
     """The app, as its jobs name it."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Of entries whose arguments no text can hold: why no message can ever be made of them, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from celery_sqlbeat.beat.routing import queue_of
+from celery_sqlbeat.beat.entries import owner_of
+from celery_sqlbeat.beat.foreseeing import examine
+from celery_sqlbeat.beat.routing import Routed, queue_of
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.diagnosis.facts import Ground, Jobs, SeenJob
@@ -60,4 +62,16 @@ def _seen(app: Any, page: list[JobRecord], rules: Rules) -> Iterator[SeenJob]:
         except FieldError:
             continue  # a beat sets it aside when it is due, with this reason
         call = definition.call
-        yield SeenJob(row.job_name, call.task_name, queue_of(app, call), definition.lease_seconds, row.code_owner)
+        is_ours = row.code_owner in (None, owner_of(app))  # another app has other tasks and queues
+        refusal = refusal_of(app, call, with_arguments=row.code_key is None) if is_ours else None
+        queue, owner = queue_of(app, call), row.code_owner
+        yield SeenJob(row.job_name, call.task_name, queue, definition.lease_seconds, owner, refusal)
+
+
+def refusal_of(app: Any, call: Routed, with_arguments: bool) -> str | None:
+    """Why no message can ever be made of a call."""
+    try:
+        examine(app, call, with_arguments)
+    except FieldError as error:
+        return str(error)
+    return None

@@ -25,11 +25,27 @@ def findings(facts: Facts) -> Iterator[Finding]:
     if len(jobs.set_aside) > MOST_ROWS:
         more = len(jobs.set_aside) - MOST_ROWS
         yield Finding("error", "quarantine", f"{more} more jobs are set aside", "correct these first, and check again")
+    yield from _refused(facts)
     yield from _unknown_tasks(facts)
     if not jobs.is_whole:
         yield Finding(
             "note", "jobs", f"only the first {len(jobs.seen)} jobs were looked at", "give the check more --timeout"
         )
+
+
+def _refused(facts: Facts) -> Iterator[Finding]:
+    refusals = dict(facts.code.refusals) if facts.code is not None else {}
+    refusals.update({job.name: job.refusal for job in facts.ground.jobs.seen if job.refusal} if facts.ground else {})
+    for name, reason in list(refusals.items())[:MOST_ROWS]:
+        yield Finding(
+            "error",
+            "publish",
+            f"job {name} can never be published: {reason}",
+            f"correct its entry in the beat_schedule, or define it anew with celery -A app sqlbeat jobs put {name}",
+        )
+    if len(refusals) > MOST_ROWS:
+        more = len(refusals) - MOST_ROWS
+        yield Finding("error", "publish", f"{more} more jobs can never be published", "correct these first")
 
 
 def _unknown_tasks(facts: Facts) -> Iterator[Finding]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
+from celery_sqlbeat.beat.foreseeing import examine
 from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.config import Settings, read_settings
 from celery_sqlbeat.definition import Rules
@@ -32,7 +34,7 @@ class Handle:
         self._store = store
         self._rules: Rules | None = None
         self._is_ready = False
-        self.jobs = Jobs(self.ready, lambda: self.rules, self._adopt)
+        self.jobs = Jobs(self.ready, lambda: self.rules, self._adopt, partial(examine, app))
         self.runs = Runs(self.ready)
         self.dead = Dead(self.ready)
 

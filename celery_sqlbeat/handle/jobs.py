@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_sqlbeat.checks import is_text
-from celery_sqlbeat.definition import Definition, Rules, read_definition
+from celery_sqlbeat.definition import Call, Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, JobGoes, NoSuchJob, StoreError, VersionConflict
 from celery_sqlbeat.handle.code_jobs import code_change_of, resumption_of
 from celery_sqlbeat.handle.drafting import LONGEST_REASON, Text, Wish, draft_of, wish
@@ -31,12 +31,20 @@ class Jobs:
     """`beat.jobs`. Every change is noticed by the beats within `sqlbeat_notice_interval`."""
 
     def __init__(
-        self, store: Callable[[], Store], rules: Callable[[], Rules], adopt: Callable[[str], list[str]]
+        self,
+        store: Callable[[], Store],
+        rules: Callable[[], Rules],
+        adopt: Callable[[str], list[str]],
+        examine: Callable[[Call], None] = lambda _: None,
     ) -> None:
-        """All are asked for when they are first needed."""
+        """Store, rules and adoption are asked for when they are first needed.
+
+        `examine` raises a FieldError for a call that could never be published.
+        """
         self._store = store
         self._rules = rules
         self._adopt = adopt
+        self._examine = examine
         self._ids = Ids()
 
     def put(
@@ -82,7 +90,9 @@ class Jobs:
         given = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, "start": start}
 
         def wanted() -> Wish:
-            return wish(self._rules(), name, enabled=enabled, **given, **policies)
+            found = wish(self._rules(), name, enabled=enabled, **given, **policies)
+            self._examine(found.definition.call)
+            return found
 
         def change(row: JobRecord) -> bool:
             if row.code_owner is not None:

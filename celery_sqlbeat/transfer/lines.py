@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from celery_sqlbeat.checks import is_encodable, shown
-from celery_sqlbeat.definition import Definition, Rules, read_definition
+from celery_sqlbeat.definition import Call, Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, LineError
 from celery_sqlbeat.handle.drafting import LONGEST_REASON, Wish, instant, wish
 from celery_sqlbeat.handle.records import job_of, plain
@@ -36,15 +36,20 @@ class Numbered(NamedTuple):
     wish: Wish
 
 
-def read_lines(lines: Iterable[str], rules: Rules) -> Iterator[Numbered | LineError]:
-    """The jobs of a file; in the place of a line that cannot work, the error that says why. Blank lines are nothing."""
+def read_lines(
+    lines: Iterable[str], rules: Rules, examine: Callable[[Call], None] = lambda _: None
+) -> Iterator[Numbered | LineError]:
+    """The jobs of a file; in the place of a line that cannot work, the error that says why. Blank lines are nothing.
+
+    `examine` raises a FieldError for a call that could never be published.
+    """
     seen: dict[str, int] = {}
     for number, text in enumerate(lines, 1):
         try:
             fields = _object(number, text.removeprefix("\ufeff") if number == 1 else text)
             if fields is None:
                 continue
-            found = _read(number, fields, rules)
+            found = _read(number, fields, rules, examine)
             first = seen.setdefault(found.arrival.name, number)
             if first != number:
                 raise LineError(number, "name", found.arrival.name, f"line {first} has this name already; leave one")
@@ -59,7 +64,7 @@ def line_of(row: JobRecord, rules: Rules, with_state: bool = True) -> str:
     fields = {key: plain(value) for key, value in _fields_of(row, with_state).items() if value is not None}
     line = json.dumps(fields, ensure_ascii=False, allow_nan=False)
     try:
-        back = _read(0, json.loads(line), rules)
+        back = _read(0, json.loads(line), rules, lambda _: None)
     except LineError as error:  # what is written by hand may be more than a line may say, such as a name with a blank
         raise FieldError(error.field, error.value, error.remedy) from None
     if _meaning(back.wish.definition) != _meaning(definition):
@@ -112,13 +117,14 @@ def _object(number: int, text: str) -> dict[str, Any] | None:
     return found
 
 
-def _read(number: int, fields: dict[str, Any], rules: Rules) -> Numbered:
+def _read(number: int, fields: dict[str, Any], rules: Rules, examine: Callable[[Call], None]) -> Numbered:
     for key, value in fields.items():
         if key not in FIELDS:
             raise LineError(number, key, shown(value), f"no such field; there are {', '.join(FIELDS)}")
     try:
         definition = {key: fields.get(key) for key in _DEFINITION}
         wanted = wish(rules, **definition)
+        examine(wanted.definition.call)
         reason = _reason(fields.get("disabled_reason"), wanted)
         arrival = Arrival(
             wanted.text.job_name,

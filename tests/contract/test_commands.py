@@ -1,17 +1,20 @@
 """Every command against a real database: what it prints for people, what it prints for programs, how it exits."""
 
 import inspect
+import itertools
 import json
 import os
 import re
 import secrets
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from celery import Celery
+from celery.beat import BeatLazyFunc
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
@@ -143,8 +146,13 @@ CHECK = thing(ok=FLAG, findings=many(FINDING))
 HEALTH = thing(healthy=FLAG, problems=many(TEXT))
 
 
-def add(*numbers: int) -> int:
+def add(*numbers: int, k: int = 0) -> int:
     return sum(numbers)
+
+
+def pair(a: int, b: int) -> int:
+    """A task that takes two arguments."""
+    return a + b
 
 
 class Shop:
@@ -155,6 +163,7 @@ class Shop:
         self.app = Celery("shop", broker="memory://", set_as_current=False)
         self.app.conf.update(timezone="UTC", **self.conf)
         self.app.task(name="shop.add", shared=False)(add)
+        self.app.task(name="shop.pair", shared=False)(pair)
         self.store = open_store(read_settings(self.conf, {}))
         self.beat = Handle(self.app, read_settings(self.conf, {}), self.store)
 
@@ -180,6 +189,14 @@ class Shop:
         if exit_code == 1:
             assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1, result.output
         return result.stderr
+
+    def statement(self, text: str) -> None:
+        """Change rows of this namespace by hand."""
+        session = self.store.database.dialect.connect()
+        session.begin()
+        session.script(f"{text} AND Namespace = '{self.store.namespace}'")
+        session.commit()
+        session.close()
 
     def put(self, name: str = "a", *more: str, schedule: str = "every 1h") -> None:
         self.says("jobs", "put", name, "--task", "shop.add", "--schedule", schedule, *more)
@@ -452,17 +469,71 @@ def test_check_takes_warnings_for_no_error_unless_it_is_strict(shop: Shop) -> No
     assert not shop.json(CHECK, "check", "--timeout", "0.1", "--strict", exit_code=1)["ok"]
 
 
+NEVER: dict[str, tuple[list[str], str, list[str]]] = {
+    "too few arguments": (["--args", "[1]"], "Args = [1]", ["shop.pair", "'b'", "signature"]),
+    "a wrong name": (["--args", "[1]", "--kwargs", '{"c": 2}'], "Kwargs = {'c': 2}", ["shop.pair", "'c'"]),
+    "a queue": (["--args", "[1, 2]", "--options", '{"queue": "q"}'], "Options.queue = 'q'", ["task_queues", "celery"]),
+    "a serializer": (["--args", "[1, 2]", "--options", '{"serializer": "x"}'], "Options.serializer = 'x'", ["json"]),
+    "a compression": (["--args", "[1, 2]", "--options", '{"compression": "x"}'], "Options.compression = 'x'", ["gzip"]),
+}
+
+
+@pytest.mark.parametrize(("options", "field", "words"), NEVER.values(), ids=NEVER)
+def test_a_job_that_could_never_be_published_is_refused_with_its_field(
+    shop: Shop, options: list[str], field: str, words: list[str], tmp_path: Path
+) -> None:
+    shop.app.conf.task_create_missing_queues = False
+    result = shop.run("jobs", "put", "a", "--task", "shop.pair", "--schedule", "60", *options)
+    assert result.exit_code == 1 and field in result.stderr, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert shop.beat.jobs.get("a") is None
+    fields = {name[2:]: json.loads(value) for name, value in itertools.pairwise(options) if name.startswith("--")}
+    file = tmp_path / "jobs.jsonl"
+    file.write_text(json.dumps({"name": "a", "task": "shop.pair", "schedule": 60, **fields}))
+    result = shop.run("jobs", "import", str(file), "--json")
+    (error,) = json.loads(result.stdout)["errors"]
+    named = field.split(" =")[0]
+    assert error["field"] == named[0].lower() + named[1:] and result.exit_code == 1, error
+    assert shop.beat.jobs.get("a") is None
+
+
+def test_check_names_what_could_never_be_published(shop: Shop) -> None:
+    shop.app.conf.task_create_missing_queues = False
+    shop.app.conf.beat_schedule = {
+        "in-the-code": {"task": "shop.pair", "schedule": 60, "args": ({1},), "options": {"serializer": "pickle"}},
+        "lazy": {"task": "shop.pair", "schedule": 60, "args": (BeatLazyFunc(int),)},  # what it gives, nobody knows yet
+    }
+    for name, options in NEVER.items():
+        shop.beat.jobs.put(name, task="shop.elsewhere", schedule=60)
+        fields = {key[2:].capitalize(): value for key, value in itertools.pairwise(options[0]) if key.startswith("--")}
+        sets = ", ".join(f"{column} = '{value}'" for column, value in fields.items())
+        shop.statement(f"UPDATE Jobs SET TaskName = 'shop.pair', {sets} WHERE JobName = '{name}'")
+    found = json.loads(shop.run("check", "--json", "--timeout", "0.1").stdout)["findings"]
+    said = [each["says"] for each in found if each["name"] == "publish"]
+    assert len(said) == len(NEVER) + 1, said
+    for name, (_, field, _) in NEVER.items():
+        assert any(f"job {name} can never be published: {field}" in each for each in said), said
+    assert any("job in-the-code can never be published: Args = " in each for each in said)
+
+
+def test_a_task_that_this_app_does_not_have_is_only_warned_of(shop: Shop, tmp_path: Path) -> None:
+    result = shop.run("jobs", "put", "a", "--task", "shop.elsewhere", "--schedule", "60", "--args", "[1]", "--json")
+    assert result.exit_code == 0 and json.loads(result.stdout)["task"] == "shop.elsewhere"
+    assert "shop.elsewhere" in result.stderr and "not registered" in result.stderr
+    file = tmp_path / "jobs.jsonl"
+    file.write_text(json.dumps({"name": "b", "task": "shop.elsewhere", "schedule": 60}))
+    result = shop.run("jobs", "import", str(file))
+    assert result.exit_code == 0 and "shop.elsewhere of job b is not registered" in result.stderr
+    assert "not registered" not in shop.run("jobs", "put", "c", "--task", "shop.add", "--schedule", "60").stderr
+
+
 def test_check_names_rows_that_are_set_aside_and_entries_of_the_code(shop: Shop) -> None:
     shop.app.conf.beat_schedule = {
         "good": {"task": "shop.add", "schedule": 60},
         "bad": {"task": "shop.add", "schedule": "never"},
     }
     shop.put()
-    session = shop.store.database.dialect.connect()
-    session.begin()
-    session.script(f"UPDATE Jobs SET Quarantine = 'Args = x: no' WHERE Namespace = '{shop.store.namespace}'")
-    session.commit()
-    session.close()
+    shop.statement("UPDATE Jobs SET Quarantine = 'Args = x: no' WHERE JobName LIKE '%'")
     found = {each["name"]: each for each in shop.json(CHECK, "check", "--timeout", "0.1", exit_code=1)["findings"]}
     assert "job a is set aside: Args = x: no" in found["quarantine"]["says"]
     assert "entry bad is left out" in found["beat-schedule"]["says"]
