@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Refused, Sending, Sent
+from celery_sqlbeat.beat.refusals import KEY, Refusals
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.errors import TransientError
 from celery_sqlbeat.lifecycle import Backoff, after_refusal
@@ -19,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 # Of the dispatch timeout, kept for recording what was published before anybody may take the claim over.
 _MARK_SHARE = 0.3
-# Seconds before a slot that was not published is due again; a message that no broker takes must not keep beat busy.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_LONG_PAUSE = 10.0  # seconds; for a job whose slots come often it grows no longer than this, or than its interval
 
 
 class _InFlight(NamedTuple):
@@ -94,7 +92,8 @@ class Firing:
         self._backoff = backoff
         self._in_flight: _InFlight | None = None
         self._unrecorded: deque[_Unrecorded] = deque()
-        self._refusals: dict[str, int] = {}
+        self._refusals = Refusals(clock)
+        standing.tell(KEY, self._refusals.told)
         self._unleased: set[str | None] = set()
 
     def fire(self) -> Fired:
@@ -182,7 +181,9 @@ class Firing:
         self._fail(published.refused)
         self._give_back(published.failed)
         for sent in published.confirmed:
-            self._refusals.pop(sent.claim.job_id, None)
+            self._refusals.over(sent.claim)
+        if self._refusals.are_news():
+            self._standing.say_alive()  # with what it tells; the next time may be a minute away
 
     def hand_over(self) -> None:
         """At the end of this process: record what can still be recorded."""
@@ -205,13 +206,13 @@ class Firing:
     def _give_back(self, failed: Sequence[tuple[Claim, str]]) -> None:
         groups: dict[tuple[str, float], list[Claim]] = {}
         for claim, reason in failed:
-            groups.setdefault((reason, self._pause(claim)), []).append(claim)
+            groups.setdefault((reason, self._refusals.pause(claim)), []).append(claim)
         for (reason, longest), claims in groups.items():
             seconds = longest * (0.5 + 0.5 * self._random())
             given = self._store.give_back(claims, reason, seconds)
             for claim in claims:
                 if claim.run_id in given:
-                    self._refusals[claim.job_id] = self._refusals.get(claim.job_id, 0) + 1
+                    self._refusals.came(claim, reason)
                     logger.error(
                         "job %s, slot %s, fence %d was not published: %s; again in %.1f s",
                         claim.job_name,
@@ -231,6 +232,7 @@ class Firing:
         failed = self._store.fail(endings) if endings else set()
         for claim, ending in endings:
             if claim.run_id in failed:
+                self._refusals.came(claim, ending.error or "")
                 logger.error(
                     "job %s, slot %s, attempt %d cannot be published: %s; %s",
                     claim.job_name,
@@ -241,14 +243,6 @@ class Firing:
                     if ending.retry_seconds is None
                     else f"tried again in {ending.retry_seconds:.1f} s",
                 )
-
-    def _pause(self, claim: Claim) -> float:
-        """How long until the slot is tried again, at most: ever longer, but hardly longer than its next slot takes."""
-        slot = claim.slot
-        interval = _LONGEST_PAUSE
-        if slot.planned_at is not None:
-            interval = max(_LONG_PAUSE, (slot.planned_at - slot.scheduled_for).total_seconds())
-        return min(_LONGEST_PAUSE, interval, _FIRST_PAUSE * 2.0 ** min(self._refusals.get(claim.job_id, 0), 10))
 
     def _cancel(self, declined: Sequence[tuple[Claim, str]]) -> None:
         """The shop's own code chose to send nothing: as in stock beat, the job goes on with its next slot."""

@@ -1,9 +1,10 @@
 """Who a beat is, and who else is there: registers this beat, and knows which queues have workers with the extension."""
 
 import itertools
+import json
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from celery_sqlbeat.brokerage import differ_for_certain
@@ -36,6 +37,7 @@ class Standing:
         self._machine = machine
         self._known: tuple[float, list[tuple[SeenNode, Queues]]] | None = None
         self.claimed = 0
+        self._told: dict[str, Callable[[], object]] = {}
         host = socket.gethostname()
         # The random part makes it another beat after a restart, even under the same process id.
         name = f"beat@{host}/{os.getpid()}/{machine.ids.one()[:8]}"
@@ -72,9 +74,14 @@ class Standing:
     def _living_beats(self, alive_seconds: float) -> list[SeenNode]:
         return [node for node in self._nodes.seen(alive_seconds) if node.kind == "beat" and node.stopped_at is None]
 
+    def tell(self, key: str, ask: Callable[[], object]) -> None:
+        """Tell others this of this beat, asked anew whenever it registers; what is empty is left out."""
+        self._told[key] = ask
+
     def say_alive(self) -> datetime:
         """Register, with the skew of this host's clock; returns the server's clock."""
-        self._node = self._node._replace(claimed=self.claimed)
+        details = {key: found for key, ask in self._told.items() if (found := ask())}
+        self._node = self._node._replace(claimed=self.claimed, details=json.dumps(details) if self._told else None)
         server_now = self._nodes.note(self._node)
         skew = (self._machine.wall() - server_now).total_seconds()
         self._node = self._node._replace(skew_seconds=round(skew, 3))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def health(ctx: click.Context, here: bool, liveness: bool, max_lag: float, as_json: bool) -> None:
-    """Exit with 0 if the database answers, a beat is alive and no job waits for too long; otherwise with 1."""
+    """Exit with 0 if the database answers, a beat is alive, and no job waits for too long or cannot be sent; else 1."""
     from celery_sqlbeat.errors import TransientError
 
     with handle_of(ctx) as beat:
@@ -48,15 +48,17 @@ def _problems(beat: Handle, here: bool, liveness: bool, max_lag: float) -> list[
     import socket
 
     from celery_sqlbeat.handle import health as judged
+    from celery_sqlbeat.handle.refused import refused_jobs
     from celery_sqlbeat.handle.status import HOUR, processes, read_lag
 
     store = beat.ready()
-    seen = processes(store.nodes().seen(HOUR), beat.settings)
+    nodes = store.nodes().seen(HOUR)
+    seen = processes(nodes, beat.settings)
     if liveness:
         return judged.hanging(seen, socket.gethostname(), _runs)
     if here:
         return judged.of_this_machine(seen, socket.gethostname())
-    return judged.of_the_namespace(seen, read_lag(store), max_lag)
+    return judged.of_the_namespace(seen, read_lag(store), max_lag, list(refused_jobs(store, nodes).values()))
 
 
 def _runs(pid: int) -> bool:

@@ -49,6 +49,8 @@ class Ground:
     jobs: Jobs
     living: Sequence[LivingRelease] = ()
     """What the living beats have in their code."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Jobs whose messages nobody takes: what beats tell of them, by name."""
 
 
 @dataclass(frozen=True, slots=True)

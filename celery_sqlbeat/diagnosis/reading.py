@@ -13,6 +13,7 @@ from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.diagnosis.facts import Ground, Jobs, SeenJob
 from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.handle.refused import refused_jobs
 from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
 from celery_sqlbeat.handle.status import HOUR, processes, server_clock
 from celery_sqlbeat.model import JobRecord
@@ -27,9 +28,10 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     nodes = store.nodes()
     store_id, _ = nodes.identity()
     _, skew = server_clock(nodes)
-    seen = processes(nodes.seen(HOUR), settings)
+    seen = nodes.seen(HOUR)
     living = store.for_code().living(settings.beat_alive)
-    return Ground(store_id, skew, seen, read_jobs(app, store, rules, seconds), living)
+    jobs = read_jobs(app, store, rules, seconds)
+    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused_jobs(store, seen))
 
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:

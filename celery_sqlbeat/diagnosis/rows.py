@@ -46,6 +46,9 @@ def _refused(facts: Facts) -> Iterator[Finding]:
     if len(refusals) > MOST_ROWS:
         more = len(refusals) - MOST_ROWS
         yield Finding("error", "publish", f"{more} more jobs can never be published", "correct these first")
+    lately = {name: says for name, says in facts.ground.refused.items() if name not in refusals} if facts.ground else {}
+    for name, says in lately.items():  # a beat tells of a few
+        yield Finding("error", "refused", says, f"see celery -A app sqlbeat explain {name}, and the beats' logs")
 
 
 def _unknown_tasks(facts: Facts) -> Iterator[Finding]:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from celery_sqlbeat.handle.status import Process
 
 
-def of_the_namespace(processes: Sequence[Process], lag_seconds: float, most_lag: float) -> list[str]:
-    """What is wrong with the namespace: nobody fires its jobs, or they wait."""
+def of_the_namespace(
+    processes: Sequence[Process], lag_seconds: float, most_lag: float, refused: Sequence[str] = ()
+) -> list[str]:
+    """What is wrong with the namespace: nobody fires its jobs, they wait, or nobody takes their messages."""
     if not any(each.kind == "beat" and each.state == "alive" for each in processes):
         return ["no beat is alive: start celery -A app beat --scheduler celery_sqlbeat.Scheduler"]
     if lag_seconds > most_lag:
         return [
             f"a job has been due for {lag_seconds:.0f} s, more than {most_lag:g} s: see celery -A app sqlbeat status"
         ]
-    return []
+    return list(refused)
 
 
 def of_this_machine(processes: Sequence[Process], host: str) -> list[str]:

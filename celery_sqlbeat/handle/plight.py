@@ -54,11 +54,16 @@ def _held(facts: Facts) -> Iterator[str]:
 
 
 def _waits_for_retry(facts: Facts) -> Iterator[str]:
-    job, last = facts.job, _last_ended(facts)
+    job, last = facts.job, _waiting(facts)
     left = _seconds_left(job.retry_at, job.read_at)
     when = "now" if left is None or left <= 0 else f"in {span(left)}"
-    yield f"its last attempt did not succeed; it is tried again {when}"
-    if last is not None and facts.definition is not None:
+    if last is not None and last.state == lifecycle.SCHEDULED:
+        yield f"its slot was given back ({last.reason or 'no reason was given'}); it is due again {when}"
+    elif last is not None and last.reason == lifecycle.CANNOT_BE_PUBLISHED:
+        yield f"no message can be made of it; it is tried again {when}"
+    else:
+        yield f"its last attempt did not succeed; it is tried again {when}"
+    if last is not None and last.state != lifecycle.SCHEDULED and facts.definition is not None:
         counted = f"{_count(last.failures, 'failure')}, at most {_count(facts.definition.max_retries, 'retry')}"
         lost = f", {_count(last.lost_leases, 'lost lease')}" if last.lost_leases else ""
         yield f"so far {counted}{lost}: {last.error or last.reason or 'no error was recorded'}"
@@ -118,8 +123,10 @@ def _workers(facts: Facts) -> Iterator[str]:
         yield f"no living worker with celery-sqlbeat consumes queue {facts.queue!r}: start one with -Q {facts.queue}"
 
 
-def _last_ended(facts: Facts) -> Run | None:
-    return next((run for run in facts.runs if run.finished_at is not None), None)
+def _waiting(facts: Facts) -> Run | None:
+    """The attempt that another one follows, or that is taken up again: not an extra slot, which has its own instant."""
+    waiting = (lifecycle.RETRY, lifecycle.SCHEDULED)
+    return next((run for run in facts.runs if run.state in waiting and run.due_at is None), None)
 
 
 def _seconds_left(at: object, now: datetime) -> float | None:

@@ -9,7 +9,17 @@ from celery import Celery
 from celery_sqlbeat.config import read_settings
 from celery_sqlbeat.errors import NoSuchJob
 from celery_sqlbeat.handle import Handle
-from celery_sqlbeat.lifecycle import CANCELLED, DLQ, RETRY, SKIPPED, Ending, after_success, left_to_others
+from celery_sqlbeat.lifecycle import (
+    CANCELLED,
+    DLQ,
+    RETRY,
+    SKIPPED,
+    Backoff,
+    Ending,
+    after_refusal,
+    after_success,
+    left_to_others,
+)
 from celery_sqlbeat.model import CODE_SCHEDULE, LEFT_THE_CODE, Node
 from tests.contract.world import NOON, OVERLAP, World
 
@@ -291,3 +301,29 @@ def test_an_explanation_becomes_json(beat: Handle, world: World) -> None:
     assert set(again) == {"job", "now", "slots", "next_fires", "remarks"}
     assert again["slots"][0]["state"] == "success"
     assert len(again["next_fires"]) == 10
+
+
+def test_a_slot_that_could_not_be_sent_says_why_and_not_why_an_earlier_one_failed(beat: Handle, world: World) -> None:
+    name = world.add()
+    world.finish(world.running(), Ending(DLQ, "retries exhausted", None, 1, 0, "OldError"))
+    world.later(60)
+    world.beat.give_back([world.claim_one()], "NotFound: no exchange 'x'", 8)
+    world.later(1)
+    live(world)
+    assert now(beat, name) == "its slot was given back (NotFound: no exchange 'x'); it is due again in 7.0 s"
+    assert "OldError" not in last(beat, name)
+    world.later(7)
+    world.beat.fail([(world.claim_one(), after_refusal(0, 3, Backoff(8.0), lambda: 1.0, "TypeError: y()"))])
+    assert now(beat, name) == (
+        "no message can be made of it; it is tried again in 8.0 s\nso far 1 failure, at most 3 retries: TypeError: y()"
+    )
+    assert last(beat, name) == "did not succeed (cannot be published): TypeError: y(); it is tried again"
+
+
+def test_an_extra_slot_that_ended_is_not_taken_for_the_attempt_that_waits(beat: Handle, world: World) -> None:
+    name = world.add()
+    world.finish(world.running(), Ending(RETRY, "failed", 300.0, 1, 0, "TheError"))
+    world.later(1)
+    world.admin.add_slot(world.ids.one(), str(world.job(name)["id"]))
+    world.finish(world.running(), Ending(DLQ, "retries exhausted", None, 1, 0, "OfTheExtraSlot"))
+    assert "TheError" in now(beat, name) and "OfTheExtraSlot" not in now(beat, name)

@@ -1,7 +1,6 @@
 """What becomes of a batch whose publishing or recording fails, with stand-ins for the broker and the database."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -38,6 +37,8 @@ class House:
         self.answers_out = 0  # of marks that nobody has waited for yet
         self.takes_forgotten = True
         self.has_workers = False
+        self.told: dict[str, Any] = {}
+        self.heard: list[Any] = []
         me: Any = self
         self.firing = Firing(me, me, me, me, me, 500, 15.0, lambda: self.time)
 
@@ -70,6 +71,12 @@ class House:
         """Fire one batch, and wait for it."""
         self.firing.fire()
         self.firing.finish()
+
+    def tell(self, key: str, ask: Any) -> None:
+        self.told[key] = ask
+
+    def say_alive(self) -> None:
+        self.heard.append({key: ask() for key, ask in self.told.items()})
 
     def leases(self, queue: str | None) -> bool:
         return self.has_workers
@@ -121,15 +128,15 @@ def test_a_queue_with_workers_of_this_package_is_leased_and_another_is_not() -> 
 
 
 @pytest.mark.parametrize("refuses", ["no such exchange", "by an error", "by an error later"])
-def test_what_no_broker_takes_is_given_back_for_longer_and_longer(refuses: str) -> None:
+def test_what_no_broker_takes_is_given_back_for_longer_and_longer_up_to_ten_seconds(refuses: str) -> None:
     house, one = House(), claim()
     house.refuses = refuses
     for _ in range(20):
         house.waiting = [one]
         house.fire()
     waits = [seconds for _, seconds in house.given_back]
-    assert len(waits) == 20 and 0.5 <= waits[0] <= 1.0 and 150 <= waits[-1] <= 300
-    assert all(2**n / 2 <= seconds for n, seconds in enumerate(waits[:8]))
+    assert len(waits) == 20 and 0.5 <= waits[0] <= 1.0 and 5 <= waits[-1] <= 10
+    assert all(min(2**n, 10) / 2 <= seconds <= 10 for n, seconds in enumerate(waits))
     house.refuses, house.waiting = None, [one]
     house.fire()
     house.refuses, house.waiting = refuses, [one]
@@ -137,16 +144,26 @@ def test_what_no_broker_takes_is_given_back_for_longer_and_longer(refuses: str) 
     assert house.given_back[-1][1] <= 1.0
 
 
-@pytest.mark.parametrize(("interval", "longest"), [(1, 10), (20, 20), (86400, 300)])
-def test_a_job_that_cannot_be_sent_is_tried_about_as_often_as_its_slots_come(interval: int, longest: int) -> None:
-    house, one = House(), claim()
-    often = one._replace(slot=one.slot._replace(planned_at=one.slot.scheduled_for + timedelta(seconds=interval)))
-    house.refuses = "no such exchange"
-    for _ in range(20):
-        house.waiting = [often]
+def test_a_beat_tells_of_a_job_that_was_refused_three_times_in_a_row_and_no_longer_once_it_was_sent() -> None:
+    house, one = House(), claim(name="nightly")
+    refused = house.told["refused"]
+    for times, refuses in enumerate(["no such exchange", None, "no such exchange", "no such exchange"]):
+        house.refuses, house.waiting, house.time = refuses, [one], float(times)
         house.fire()
-    waits = [seconds for _, seconds in house.given_back]
-    assert all(longest / 2 <= seconds <= longest for seconds in waits[10:])
+        assert refused() == {}
+    house.refuses, house.cannot_be_made, house.waiting = None, True, [one]
+    house.fire()
+    assert [[*each["refused"]] for each in house.heard] == [["nightly"]]  # at once
+    house.time += 2
+    assert refused() == {"nightly": {"times": 3, "error": "TypeError: y()", "seconds_ago": 2.0}}
+    house.time += 600
+    assert refused() == {}
+    house.time, house.waiting = 5.0, [one]
+    house.fire()
+    assert refused()["nightly"]["times"] == 4
+    house.cannot_be_made, house.waiting = False, [one]
+    house.fire()
+    assert refused() == {}
 
 
 def test_what_no_message_can_be_made_of_fails_with_backoff_and_ends_as_a_dead_letter() -> None:
