@@ -153,6 +153,10 @@ class LeaseLost(SqlbeatError):
     """This run no longer holds its lease: what it writes may overlap its successor."""
 
 
+class MaxRuntimeExceeded(SqlbeatError):
+    """The body of a run took longer than the `max_runtime` of its job, and was stopped."""
+
+
 class SourceUnreadable(SqlbeatError):
     """Where jobs are to come from, they cannot be read."""
 

@@ -103,6 +103,7 @@ class Planner:
                 definition.policy.overlap == "skip",
                 job.code_key,
                 definition.timeline,
+                definition.policy.max_runtime,
             )
         )
 

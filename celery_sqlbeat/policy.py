@@ -16,6 +16,7 @@ from celery_sqlbeat import checks
 from celery_sqlbeat.errors import FieldError, SettingError, SqlbeatError
 
 SHORTEST_LEASE = 1.0  # seconds; below it three heartbeats and a stop no longer fit between two statements
+SHORTEST_RUNTIME = 0.1  # seconds; a task that may take less than that has no time to begin
 MOST_RETRIES = 1000  # with the longest backoff of ten minutes that is a week; more is a job, not a retry
 MOST_CAUGHT_UP = 1000  # slots; one batch
 
@@ -34,6 +35,7 @@ class Policy:
     catch_up_limit: int = 10
     max_retries: int | None = None
     lock_timeout: float | None = None
+    max_runtime: float | None = None
     timezone: str | None = None
     jitter: float = 0.0
 
@@ -48,6 +50,7 @@ KINDS: Mapping[str, checks.Kind] = {
     "catch_up_limit": checks.whole(1, MOST_CAUGHT_UP),
     "max_retries": checks.optional(checks.whole(0, MOST_RETRIES), "sqlbeat_max_retries"),
     "lock_timeout": checks.optional(checks.seconds(SHORTEST_LEASE), "sqlbeat_lock_timeout"),
+    "max_runtime": checks.optional(checks.seconds(SHORTEST_RUNTIME), "for as long as it likes"),
     "timezone": checks.optional(checks.time_zone(), "the time zone of the job or the app"),
     "jitter": checks.seconds(0),
 }

@@ -61,6 +61,7 @@ def policy_options(command: F) -> F:
     for name, kind in (
         ("jitter", float),
         ("timezone", str),
+        ("max_runtime", float),
         ("lock_timeout", float),
         ("max_retries", int),
         ("catch_up_limit", int),

@@ -66,6 +66,7 @@ class Jobs:
         catch_up_limit: int | None = None,
         max_retries: int | None = None,
         lock_timeout: Any = None,
+        max_runtime: Any = None,
         timezone: str | None = None,
         jitter: Any = None,
     ) -> Job:
@@ -84,6 +85,7 @@ class Jobs:
             "catch_up_limit": catch_up_limit,
             "max_retries": max_retries,
             "lock_timeout": lock_timeout,
+            "max_runtime": max_runtime,
             "timezone": timezone,
             "jitter": jitter,
         }

@@ -62,6 +62,8 @@ class Claim(NamedTuple):
     code_key: str | None
     timeline: Any = None
     """The slots of its job, for tools that want to see the schedule; None where it was not read."""
+    max_runtime: float | None = None
+    """How many seconds its body may take; None: as many as it likes."""
 
 
 class GapRecord(NamedTuple):

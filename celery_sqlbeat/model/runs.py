@@ -45,3 +45,5 @@ class StartedRun(NamedTuple):
     """1 where the run holds the lease of its job, 0 where runs of the job may overlap."""
     start_id: str
     """Which request this answers."""
+    max_runtime: float | None = None
+    """How many seconds its body may take, each time that it begins; None: as many as it likes."""

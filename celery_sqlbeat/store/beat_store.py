@@ -260,7 +260,7 @@ class SqlBeatStore:
         if new:
             session.fetch("insert_runs", new, beat=self._beat)
         again = [
-            (c.run_id, c.claim_id, c.slot.delay_seconds, c.lease_seconds, c.max_retries, c.exclusive)
+            (c.run_id, c.claim_id, c.slot.delay_seconds, c.lease_seconds, c.max_retries, c.exclusive, c.max_runtime)
             for c in claims
             if c.slot.same_run
         ]
@@ -326,6 +326,7 @@ def _new_run(c: Claim) -> tuple[object, ...]:
         c.exclusive,
         slot.advances,
         slot.continues,
+        c.max_runtime,
     )
 
 

@@ -98,4 +98,4 @@ class SqlWorkerStore:
 
 def _begun(found: Sequence[Row], rows: Sequence[StartRequest]) -> dict[str, StartedRun]:
     asked = {row.run_id: row.start_id for row in rows}
-    return {row[0]: StartedRun._make((*row, asked[row[0]])) for row in found}
+    return {row[0]: StartedRun._make((*row[:-1], asked[row[0]], row[-1])) for row in found}

@@ -11,10 +11,12 @@ from typing import Any
 from celery.app import trace
 from celery.exceptions import Ignore, Reject, Retry
 
+from celery_sqlbeat.errors import MaxRuntimeExceeded
 from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.failed import attempt_failed
 from celery_sqlbeat.worker.monitors import leave_checked_in
-from celery_sqlbeat.worker.reports import raised
+from celery_sqlbeat.worker.reports import Report, raised
+from celery_sqlbeat.worker.stopped import TaskOverdue
 
 _WRAPPED = "_sqlbeat_sees_body"
 _ENTERED = "_sqlbeat_body_entered"  # on the request: what a body calls of its own task is no body
@@ -57,14 +59,16 @@ def _seen(original: Callable[..., Any], request_of: Callable[[Any], Any], return
         setattr(request, _ENTERED, True)
         try:
             result = original(*args, **kwargs)
+        except TaskOverdue as stop:
+            error = MaxRuntimeExceeded("its task was stopped")
+            raise _as_celery_sees(request, error, raised(stop)._replace(error=repr(error))) from stop
         except (*_OF_CELERY, _ENDS_THE_WORKER):
             raise
         except Exception as error:
-            seconds = running.tried_again_in(request)
-            if seconds is None:
+            seen = _as_celery_sees(request, error, raised(error))
+            if seen is error:
                 raise
-            leave_checked_in(request)
-            raise attempt_failed(error, seconds, raised(error)) from error
+            raise seen from error
         finally:
             setattr(request, _ENTERED, False)
         if returns:
@@ -72,3 +76,11 @@ def _seen(original: Callable[..., Any], request_of: Callable[[Any], Any], return
         return result
 
     return body
+
+
+def _as_celery_sees(request: Any, error: Exception, told: Report) -> Exception:
+    seconds = running.tried_again_in(request)
+    if seconds is None:
+        return error
+    leave_checked_in(request)
+    return attempt_failed(error, seconds, told)

@@ -13,18 +13,20 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Retry
 
+from celery_sqlbeat.errors import MaxRuntimeExceeded
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.causes import how_it_ended
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.failed import AttemptFailed
 from celery_sqlbeat.worker.header import Header
-from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.holding import Holding, Stop
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report, seconds_until
-from celery_sqlbeat.worker.retried import tell_retried, tell_returned
+from celery_sqlbeat.worker.retried import say_nothing, tell_failed, tell_retried, tell_returned
 from celery_sqlbeat.worker.running import write
+from celery_sqlbeat.worker.stopped import TaskOverdue, TaskStopped
 from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun
 from celery_sqlbeat.worker.watched import Instead, Seen, let_go, watch
 
@@ -67,6 +69,8 @@ class Execution:
         self._again: float | None = None
         """The seconds until another attempt, should this one fail; None where it is the last one."""
         self._is_late = bool(req.task.acks_late)
+        self._is_told = False
+        """Whether Celery is being told of a failure that it does not know of itself."""
         self._is_settled = False
         """Whether the outcome is written, or known to be lost."""
         self._is_silent = False
@@ -131,6 +135,14 @@ class Execution:
     def stop(self) -> None:
         """Have the task stopped, in the way of its pool."""
         self._stop(self)
+
+    @property
+    def stop_error(self) -> type[TaskStopped]:
+        """What is raised in the task, in pools that run it in this process."""
+        return TaskOverdue if self._is_overdue() else TaskStopped
+
+    def _is_overdue(self) -> bool:
+        return self.holding is not None and self.holding.stop is Stop.OVERDUE
 
     def _extended(self, until: float) -> None:
         """The lease is safe until then. A success is told here where Celery has not told it for a whole heartbeat."""
@@ -203,8 +215,12 @@ class Execution:
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
+        if self._is_told:
+            return None
+        if self._is_overdue() and not return_ok:
+            return self._fail_overdue()
         if isinstance(error, TimeLimitExceeded):  # its process is killed after this; on_timeout follows
-            return _say_nothing if self._has_returned() or self._tried_again_in() is not None else None
+            return say_nothing if self._has_returned() or self._tried_again_in() is not None else None
         if isinstance(error, AttemptFailed):
             self.end(End.FAILURE, error.told)
         elif isinstance(error, Retry):
@@ -236,6 +252,17 @@ class Execution:
             return partial(tell_returned, self.req)
         return None if seconds is None else partial(tell_retried, self.req, error, exc_info, seconds, told)
 
+    def _fail_overdue(self) -> Instead | None:
+        """Its process was killed for `max_runtime`: a failure as others are."""
+        run = self.holding.run if self.holding is not None else None
+        error = MaxRuntimeExceeded(f"job {run.job_name!r} has {run.max_runtime:g} s" if run else "")
+        again = self._fail(End.TIME_LIMIT, error, None, Report(repr(error)))
+        return partial(self._tell_failure, error) if again is None else again
+
+    def _tell_failure(self, error: Exception) -> None:
+        self._is_told = True
+        tell_failed(self.req, error)
+
     def _at_on_timeout(self, soft: bool, timeout: float, **_: Any) -> Instead | None:
         if soft:
             return None
@@ -257,11 +284,7 @@ class Execution:
             self.end(End.EXPIRED if expired else End.REVOKED)
 
 
-def _say_nothing() -> None:
-    """What follows says it."""
-
-
-_AFTER_RETURN = (End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST, End.STOPPED, End.REVOKED)
+_AFTER_RETURN = (End.IGNORED, End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST, End.STOPPED, End.REVOKED)
 """How a run may seem to have ended whose body had returned: what came after that is no part of it."""
 
 _FAILURES = (End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST)

@@ -27,6 +27,7 @@ class Stop(Enum):
     """Why a task must stop."""
 
     LOST = "the lease is lost"  # the database said so: somebody else may run it, and nothing is to be written
+    OVERDUE = "it has taken longer than its max_runtime"  # the lease is kept until the task is gone
     ABANDONED = "the lease could not be extended"  # its end is near; the run may still be this process's to release
 
 
@@ -58,6 +59,10 @@ class Holding:
         """Whether heartbeats extend it: until its end, and never again once it was abandoned."""
         self.beating = False
         """Whether a heartbeat of it is under way."""
+        self.overdue_at = float("inf")
+        """When the body will have taken longer than its `max_runtime`."""
+        self.release_at = float("inf")
+        """When the run is released whose body is overdue, whether or not that could be stopped."""
         self.phase = Phase.LEASED
         self.stop: Stop | None = None
         self.written: bool | None = None
@@ -68,6 +73,18 @@ class Holding:
         self._guard = guard
         self._on_stop: Callable[[], None] | None = None
         self._on_extended: Callable[[float], None] | None = None
+
+    @property
+    def watch_at(self) -> float:
+        """When somebody has to look whether it must stop, or be given back."""
+        if self.phase is Phase.LEASED:
+            longest = self.run.max_runtime
+            # Its body may begin at any moment, and `max_runtime` counts from then on.
+            overdue_at = float("inf") if longest is None else self._clock() + longest
+            return min(self.take_by, self.stop_at, overdue_at)
+        if self.phase is Phase.BEGUN:
+            return min(self.stop_at, self.overdue_at)
+        return self.release_at if self.phase is Phase.STOPPED else float("inf")
 
     @property
     def lost(self) -> bool:
@@ -103,6 +120,8 @@ class Holding:
             if self.phase is not Phase.LEASED or self._clock() >= self.stop_at:
                 return False
             self.phase = Phase.BEGUN
+            if self.run.max_runtime is not None:
+                self.overdue_at = self._clock() + self.run.max_runtime
             return True
 
     def on_stop(self, callback: Callable[[], None]) -> None:
@@ -132,7 +151,8 @@ class Holding:
 
     def must_stop(self, why: Stop) -> Callable[[], None] | None:
         """For the keeper, which holds the guard: mark it as stopped; returns what to call when the guard is free."""
-        self.phase, self.stop, self.is_extended = Phase.STOPPED, why, False
+        self.phase, self.stop = Phase.STOPPED, why
+        self.is_extended = self.is_extended and why is Stop.OVERDUE
         callback, self._on_stop = self._on_stop, None
         return callback
 

@@ -7,7 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from celery_sqlbeat.lifecycle import Ending, after_lost_lease, given_back
+from celery_sqlbeat.config import stop_timeout
+from celery_sqlbeat.lifecycle import SUCCESS, Backoff, Ending, after_failure, after_lost_lease, given_back
 from celery_sqlbeat.model import StartRequest
 from celery_sqlbeat.store.protocol import WorkerStore
 from celery_sqlbeat.store.steps import Steps, run
@@ -41,17 +42,19 @@ class Keeper:
         heartbeat_store: WorkerStore | None = None,
         standing: Standing | None = None,
         guard: Guard | None = None,
+        failed: Callable[[Holding, str], Ending] | None = None,
     ) -> None:
         """`wake` is told which step has something to do sooner than it said.
 
         `heartbeat_store`: the same store through a connection of its own, so that no slow start delays a heartbeat.
-        `guard`: a native lock, where `threading` is patched.
+        `guard`: a native lock, where `threading` is patched. `failed` says how a run ends whose body is overdue.
         """
         self._holdings = Holdings(timing, clock, guard)
         self._outcomes = Outcomes(store, self._holdings)
         self._starts = Starts(store, self._holdings, self._begun, self._not_begun)
         self._heartbeats = Heartbeats(heartbeat_store or store, self._holdings)
         self._standing = standing
+        self._failed = failed or _failed
         self._wake = wake
         self._serves_at = self._beats_at = self._watches_at = float("inf")
 
@@ -149,24 +152,26 @@ class Keeper:
     def watch(self) -> float:
         """Stop what must not go on, and give back what did not begin in time. Asks no database, so it is never late."""
         now = self._holdings.clock()
-        late, stops = [], []
+        late, stops, stuck = [], [], []
         for one in self._holdings.all():
             with self._holdings.guard:
                 if one.phase is Phase.LEASED and now >= min(one.take_by, one.stop_at):
                     late.append(one)
                 elif one.phase is Phase.BEGUN and now >= one.stop_at:
                     stops.append((one, one.must_stop(Stop.ABANDONED)))
+                elif one.phase is Phase.BEGUN and now >= one.overdue_at:
+                    one.release_at = now + stop_timeout(one.run.lease_seconds)
+                    stops.append((one, one.must_stop(Stop.OVERDUE)))
+                elif one.phase is Phase.STOPPED and now >= one.release_at:
+                    stuck.append(one)
         for one in late:
             self._not_begun(one)
         for one, callback in stops:
-            logger.error(
-                "run %s of job %r is abandoned, its lease was not extended for %.1f s: its task is stopped",
-                one.run.run_id,
-                one.run.job_name,
-                now - one.sent_at,
-            )
+            _say_stopped(one, now)
             call(callback)
-        self._watches_at = min((_watch_at(one) for one in self._holdings.all()), default=float("inf"))
+        for one in stuck:
+            self._end(one, None, 0.0, None)  # whoever cannot stop its task says no more than that
+        self._watches_at = min((one.watch_at for one in self._holdings.all()), default=float("inf"))
         return max(0.0, self._watches_at - self._holdings.clock())
 
     def leave(self) -> None:
@@ -183,7 +188,7 @@ class Keeper:
     def _begun(self, holding: Holding) -> None:
         if holding.beat_at < self._beats_at:
             self._wake(BEAT)
-        if _watch_at(holding) < self._watches_at:
+        if holding.watch_at < self._watches_at:
             self._wake(WATCH)
 
     def _not_begun(self, holding: Holding) -> None:
@@ -193,6 +198,8 @@ class Keeper:
         with self._holdings.guard:
             if holding.stop is Stop.ABANDONED:
                 ending = _abandoned(holding)
+            elif holding.stop is Stop.OVERDUE and (ending is None or ending.state != SUCCESS):
+                ending = self._failed(holding, _overdue(holding))
             holding.ends()
             if ending is None:
                 holding.is_extended = False  # from here on its lease is longer than a heartbeat would make it
@@ -212,7 +219,25 @@ def _abandoned(holding: Holding) -> Ending:
     return after_lost_lease(holding.run.lost_leases, 0, "abandoned", counted=False)
 
 
-def _watch_at(holding: Holding) -> float:
-    if holding.phase is Phase.LEASED:
-        return min(holding.take_by, holding.stop_at)
-    return holding.stop_at if holding.phase is Phase.BEGUN else float("inf")
+def _overdue(holding: Holding) -> str:
+    return f"max_runtime of {holding.run.max_runtime:g} s exceeded"
+
+
+def _failed(holding: Holding, reason: str) -> Ending:
+    run = holding.run
+    return after_failure(run.failures, run.max_retries, Backoff(), lambda: 1.0, reason)._replace(reason=reason)
+
+
+def _say_stopped(holding: Holding, now: float) -> None:
+    run = holding.run
+    if holding.stop is Stop.OVERDUE:
+        logger.error(
+            "run %s of job %r is overdue, %s: its task is stopped", run.run_id, run.job_name, _overdue(holding)
+        )
+        return
+    logger.error(
+        "run %s of job %r is abandoned, its lease was not extended for %.1f s: its task is stopped",
+        run.run_id,
+        run.job_name,
+        now - holding.sent_at,
+    )

@@ -9,18 +9,16 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import StoreError
-from celery_sqlbeat.lifecycle import tried_again_in
 from celery_sqlbeat.model import Node, StartRequest
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.unpatched import original
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.answers import Answer, Away, Foreign
-from celery_sqlbeat.worker.endings import End, backoff_of, ending
+from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
@@ -29,6 +27,7 @@ from celery_sqlbeat.worker.loops import PipedLoop
 from celery_sqlbeat.worker.outcomes import Then
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.timing import Timing
+from celery_sqlbeat.worker.verdicts import Verdicts
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class Office:
         self._describe = describe
         self._is_configured = is_configured
         self._timing = timing or Timing.of(settings)
-        self._backoff = backoff_of(settings)
+        self._verdicts = Verdicts(settings)
         self._early: deque[Early] = deque()
         self._lock = native.lock()
         self._alarm = native.alarm()
@@ -129,13 +128,11 @@ class Office:
     ) -> None:
         """Write how a task ended."""
         if self.keeper is not None:  # always: it has made the holding
-            decided = ending(end, holding.run, self._backoff, partial(_luck, holding), error, traceback)
-            self.keeper.finish(holding, decided, then)
+            self.keeper.finish(holding, self._verdicts.ending(holding, end, error, traceback), then)
 
     def tried_again_in(self, holding: Holding) -> float | None:
         """The seconds until another attempt, should this one fail; None where it is the last one."""
-        run = holding.run
-        return tried_again_in(run.failures, run.max_retries, self._backoff, partial(_luck, holding))
+        return self._verdicts.tried_again_in(holding)
 
     def unstart(self, holding: Holding, then: Then | None = None) -> None:
         """Give back a run whose body never ran."""
@@ -279,6 +276,7 @@ class Office:
                 beats.for_worker(name),
                 standing,
                 native.lock(),
+                self._verdicts.overdue,
             )
 
         engine = Engine(make, original("_thread", "start_new_thread"), original("_thread", "allocate_lock"))
@@ -301,9 +299,3 @@ class Office:
             self._early = deque(one for one in self._early if one.give_up_at > now)
         for one in late:
             native.called(lambda one=one: one.answered(Away("the database could not be asked")))  # type: ignore[misc]
-
-
-def _luck(holding: Holding) -> float:
-    if holding.luck is None:
-        holding.luck = random.random()  # noqa: S311 - a backoff is no secret
-    return holding.luck

@@ -36,6 +36,18 @@ def tell_retried(req: Any, error: BaseException, exc_info: Any, seconds: float, 
         req.on_retry(ExceptionInfo())
 
 
+def tell_failed(req: Any, error: Exception) -> None:
+    """A failure that Celery does not know of itself."""
+    try:
+        raise error
+    except Exception:
+        req.on_failure(ExceptionInfo())
+
+
+def say_nothing() -> None:
+    """Something else that Celery says follows."""
+
+
 def tell_returned(req: Any) -> None:
     """The body returned, and its result is nowhere: no failure, and nothing that another try would mend."""
     state.task_ready(req)

@@ -7,3 +7,7 @@ from celery_sqlbeat.errors import LeaseLost
 
 class TaskStopped(LeaseLost, Ignore):  # type: ignore[misc]  # Celery has no types
     """The lease of this run is lost. As an `Ignore` it leads to no autoretry, no failure and no result."""
+
+
+class TaskOverdue(TaskStopped):
+    """The body of this run takes longer than its `max_runtime`. Only the body sees this; Celery sees a failure."""

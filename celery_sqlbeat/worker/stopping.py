@@ -14,7 +14,6 @@ from celery_sqlbeat.config import stop_timeout
 from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.loops import Loop
-from celery_sqlbeat.worker.stopped import TaskStopped
 from celery_sqlbeat.worker.window import Window, is_safe
 
 logger = logging.getLogger(__name__)
@@ -64,7 +63,9 @@ def _raise_in_thread(window: Window) -> bool:
     thread = window.thread  # type: ignore[attr-defined]
     if not is_safe(sys._current_frames().get(thread)):
         return False
-    told = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TaskStopped))
+    told = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(window.execution.stop_error)
+    )
     return bool(told)
 
 
@@ -95,7 +96,7 @@ def _on_signal(_number: int, frame: FrameType | None) -> None:
     for window in _solo:
         if window.is_open and window.must_stop:
             if is_safe(frame):
-                raise TaskStopped("the lease of this run is lost")
+                raise window.execution.stop_error("this run must stop")
             _later.after(0.005, lambda: os.kill(os.getpid(), _SIGNAL))  # type: ignore[arg-type]
 
 
@@ -103,7 +104,8 @@ def green_window(execution: Execution, loop: Loop, kill: Callable[[Any, BaseExce
     """gevent and eventlet: an exception thrown into the green thread, by the thread of the hub."""
 
     def throw(window: Window) -> bool:
-        loop.post(lambda: kill(current, TaskStopped("the lease of this run is lost")) if window.is_open else None)
+        error = window.execution.stop_error("this run must stop")
+        loop.post(lambda: kill(current, error) if window.is_open else None)
         return True
 
     return Window(execution, throw, _later)

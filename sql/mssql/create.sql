@@ -344,6 +344,11 @@ IF COL_LENGTH(N'dbo.JobRuns', N'MaxParallel') IS NULL
     ALTER TABLE dbo.JobRuns ADD MaxParallel int NULL;
 GO
 
+-- How long the body of the run may take; NULL: for as long as it likes.
+IF COL_LENGTH(N'dbo.JobRuns', N'MaxRuntimeSeconds') IS NULL
+    ALTER TABLE dbo.JobRuns ADD MaxRuntimeSeconds float(53) NULL;
+GO
+
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
     CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
     INCLUDE (MaxParallel)
@@ -353,6 +358,6 @@ GO
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '9faa4a0eb575aa5124253dd08f3d1706407fb25d4c6ab208bcca9a1d5547ef51', @now
+SELECT 2, 'foreign_shops', 'ca8d6af47097b801502e8ceed99b1e2beaefd611660169ba2e0a5d7a9e5903ba', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 2);
 GO

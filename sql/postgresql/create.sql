@@ -232,8 +232,11 @@ ALTER TABLE Jobs ADD COLUMN ReplaceAt timestamptz;
 -- How many runs of its job may go on beside each other, this one among them (overlap = allow).
 ALTER TABLE JobRuns ADD COLUMN MaxParallel integer;
 
+-- How long the body of the run may take; NULL: for as long as it likes.
+ALTER TABLE JobRuns ADD COLUMN MaxRuntimeSeconds double precision;
+
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '7df7d2589352d358a79efe56a0b50b0319a92b53b45dbbcc6632bfa8a193e69f', clock_timestamp()
+SELECT 2, 'foreign_shops', '7a2289f12abc928f737bb718cfe4ee079b0708c325e6a5273d1680b2e6bdfa1b', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

@@ -213,7 +213,7 @@ ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 -- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
--- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has one more.
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has two more.
 CREATE TABLE JobRunsNext (
     RunId TEXT NOT NULL PRIMARY KEY,
     Namespace TEXT NOT NULL,
@@ -257,6 +257,8 @@ CREATE TABLE JobRunsNext (
     CreatedAt TEXT NOT NULL,
     -- How many runs of its job may go on beside each other, this one among them (overlap = allow).
     MaxParallel INTEGER,
+    -- How long its body may take; NULL: for as long as it likes.
+    MaxRuntimeSeconds REAL,
     -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
     CONSTRAINT JobRuns_Transitions CHECK (
         (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
@@ -272,7 +274,7 @@ CREATE TABLE JobRunsNext (
     )
 );
 
-INSERT INTO JobRunsNext SELECT *, NULL FROM JobRuns;
+INSERT INTO JobRunsNext SELECT *, NULL, NULL FROM JobRuns;
 
 DROP TABLE JobRuns;
 
@@ -296,5 +298,5 @@ ALTER TABLE Jobs ADD COLUMN ReplaceAt TEXT;
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', 'fb486df7f5d776b5e5c0e0f6f1f7e71a2b1c852bb1b655d0c7e408463dcbeb26', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SELECT 2, 'foreign_shops', 'dd95c95d0bd541756426b092194a34cf1a01e6e4b19f717d1c38539e43d66bd1', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

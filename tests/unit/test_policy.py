@@ -33,11 +33,12 @@ def test_every_policy_can_be_set() -> None:
         "catch_up_limit": 3,
         "max_retries": 0,
         "lock_timeout": 7.5,
+        "max_runtime": timedelta(minutes=5),
         "timezone": "Australia/Lord_Howe",
         "jitter": 2,
     }
     assert Policy(**policy_fields(given_policies, setting_error)) == Policy(
-        "fixed_rate", "allow", "catch_up", 120.0, 3, 0, 7.5, "Australia/Lord_Howe", 2.0
+        "fixed_rate", "allow", "catch_up", 120.0, 3, 0, 7.5, 300.0, "Australia/Lord_Howe", 2.0
     )
 
 

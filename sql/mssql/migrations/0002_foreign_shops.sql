@@ -64,6 +64,11 @@ IF COL_LENGTH(N'dbo.JobRuns', N'MaxParallel') IS NULL
     ALTER TABLE dbo.JobRuns ADD MaxParallel int NULL;
 GO
 
+-- How long the body of the run may take; NULL: for as long as it likes.
+IF COL_LENGTH(N'dbo.JobRuns', N'MaxRuntimeSeconds') IS NULL
+    ALTER TABLE dbo.JobRuns ADD MaxRuntimeSeconds float(53) NULL;
+GO
+
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
     CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
     INCLUDE (MaxParallel)

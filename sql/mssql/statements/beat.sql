@@ -138,20 +138,20 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @taken;
 
 -- name: insert_runs
--- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier
+-- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier, max_runtime float(53)
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
     ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive, Advances, CreatedAt
+    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
     p.claim_id, @beat, @now, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
-    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, @now
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, @now, p.max_runtime
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
     job_id uniqueidentifier '$[1]',
@@ -166,14 +166,15 @@ FROM OPENJSON(@rows) WITH (
     lost_leases int '$[10]',
     exclusive bit '$[11]',
     advances bit '$[12]',
-    continues uniqueidentifier '$[13]'
+    continues uniqueidentifier '$[13]',
+    max_runtime float(53) '$[14]'
 ) AS p
 INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 LEFT OUTER JOIN dbo.JobRuns AS b ON b.RunId = p.continues
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: reopen_runs
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, delay_seconds float(53), lease_seconds float(53), max_retries int, exclusive bit
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, delay_seconds float(53), lease_seconds float(53), max_retries int, exclusive bit, max_runtime float(53)
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
@@ -195,6 +196,7 @@ SET
     DelaySeconds = p.delay_seconds,
     LeaseSeconds = p.lease_seconds,
     MaxRetries = p.max_retries,
+    MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     DueAt = NULL
 FROM OPENJSON(@rows) WITH (
@@ -203,7 +205,8 @@ FROM OPENJSON(@rows) WITH (
     delay_seconds float(53) '$[2]',
     lease_seconds float(53) '$[3]',
     max_retries int '$[4]',
-    exclusive bit '$[5]'
+    exclusive bit '$[5]',
+    max_runtime float(53) '$[6]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id

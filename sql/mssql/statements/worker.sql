@@ -88,7 +88,8 @@ DECLARE @started TABLE (
     MaxRetries int NOT NULL,
     Failures int NOT NULL,
     LostLeases int NOT NULL,
-    Exclusive bit NOT NULL
+    Exclusive bit NOT NULL,
+    MaxRuntimeSeconds float(53) NULL
 );
 
 UPDATE r
@@ -114,10 +115,10 @@ SET
 OUTPUT
     inserted.RunId, inserted.ClaimId, inserted.Fence, inserted.JobId, inserted.JobName, inserted.Kind,
     inserted.ScheduledFor, inserted.Attempt, inserted.LeaseSeconds, inserted.MaxRetries, inserted.Failures,
-    inserted.LostLeases, inserted.Exclusive
+    inserted.LostLeases, inserted.Exclusive, inserted.MaxRuntimeSeconds
 INTO @started (
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive
+    Exclusive, MaxRuntimeSeconds
 )
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
@@ -161,7 +162,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive
+    Exclusive, MaxRuntimeSeconds
 FROM @started;
 
 -- name: refuse_starts

@@ -43,4 +43,7 @@ ALTER TABLE Jobs ADD COLUMN ReplaceAt timestamptz;
 -- How many runs of its job may go on beside each other, this one among them (overlap = allow).
 ALTER TABLE JobRuns ADD COLUMN MaxParallel integer;
 
+-- How long the body of the run may take; NULL: for as long as it likes.
+ALTER TABLE JobRuns ADD COLUMN MaxRuntimeSeconds double precision;
+
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;

@@ -108,7 +108,8 @@ WHERE
     AND (p.job_fence IS NOT NULL OR t.RunId IS NOT NULL)
 RETURNING
     JobRuns.RunId, JobRuns.ClaimId, JobRuns.Fence, JobRuns.JobId, JobRuns.JobName, JobRuns.Kind, JobRuns.ScheduledFor,
-    JobRuns.Attempt, JobRuns.LeaseSeconds, JobRuns.MaxRetries, JobRuns.Failures, JobRuns.LostLeases, JobRuns.Exclusive;
+    JobRuns.Attempt, JobRuns.LeaseSeconds, JobRuns.MaxRetries, JobRuns.Failures, JobRuns.LostLeases, JobRuns.Exclusive,
+    JobRuns.MaxRuntimeSeconds;
 
 -- name: refuse_starts
 -- rows: run_id uuid, claim_id uuid, fence bigint

@@ -82,31 +82,31 @@ WHERE
 RETURNING Id;
 
 -- name: insert_runs
--- rows: run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds, max_retries, failures, lost_leases, exclusive, advances, continues
+-- rows: run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds, max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
 WITH p (
     run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds,
-    max_retries, failures, lost_leases, exclusive, advances, continues
+    max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime
 ) AS (:rows)
 
 INSERT INTO JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
     ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive, Advances, CreatedAt
+    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
     p.claim_id, :beat, :now, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
-    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, :now
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, :now, p.max_runtime
 FROM p
 CROSS JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
 
 -- name: reopen_runs
--- rows: run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive
+-- rows: run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
-WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive) AS (:rows)
+WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime) AS (:rows)
 
 UPDATE JobRuns SET
     State = 'claimed',
@@ -125,6 +125,7 @@ UPDATE JobRuns SET
     DelaySeconds = p.delay_seconds,
     LeaseSeconds = p.lease_seconds,
     MaxRetries = p.max_retries,
+    MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     DueAt = NULL
 FROM p, Jobs AS j

@@ -101,7 +101,7 @@ WHERE
     )
 RETURNING
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive;
+    Exclusive, MaxRuntimeSeconds;
 
 -- name: refuse_starts
 -- rows: run_id, claim_id, fence

@@ -428,7 +428,7 @@ def test_what_is_over_goes_at_once_and_waits_for_no_garbage_collector(late: bool
             super().finish(holding, *rest)
 
     req, office, holdings = Request(late), Ending(), Holdings(Timing(), lambda: 0.0)
-    run: Any = SimpleNamespace(**vars(Holding.run), run_id="r", start_id="s")
+    run: Any = SimpleNamespace(**vars(Holding.run), run_id="r", start_id="s", max_runtime=None)
     execution = execution_of(req, office, lambda _: None, set(), Marks(8))
     holding = holdings.add(run, 0, 0.0, ahead=False)
     assert holding.take()

@@ -17,7 +17,7 @@ PATIENCE = 20.0
 
 
 def window() -> Window:
-    execution: Any = SimpleNamespace(is_over=False, req=SimpleNamespace(id="1"))
+    execution: Any = SimpleNamespace(is_over=False, stop_error=TaskStopped, req=SimpleNamespace(id="1"))
     return thread_window(execution)
 
 
