@@ -76,8 +76,8 @@ WALK = (
     Step(
         "mark",
         "what the broker has, where the database can while the next batch is sent; the rest is given back",
-        ("beat/firing.py", "store/beat_store.py", "store/run_store.py"),
-        ("mark_published", "release_jobs", "close_runs"),
+        ("beat/firing.py", "beat/recording.py", "store/beat_store.py", "store/run_store.py"),
+        ("mark_published", "lock_claims", "release_jobs", "close_runs", "read_unmarked"),
     ),
     Step(
         "receive",
@@ -111,7 +111,7 @@ WALK = (
         "reclaim",
         "leases that have ended: given back, published again, another attempt",
         ("beat/reaping.py", "lifecycle.py", "store/beat_store.py", "store/run_store.py"),
-        ("read_ended", "read_ended_held", "extend_queued", "release_jobs", "close_runs"),
+        ("read_ended", "read_ended_held", "extend_queued", "lock_claims", "release_jobs", "close_runs"),
     ),
 )
 

@@ -4,13 +4,15 @@ Runs at the first tick, in the process that ticks, and again after every failure
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import celery_sqlbeat
 from celery_sqlbeat.beat.bystanders import Bystanders
+from celery_sqlbeat.beat.cleaning import Cleaning
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.code_calls import CodeCalls
+from celery_sqlbeat.beat.duties import Duties, Duty
 from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
 from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.handing_back import HandingBack
@@ -43,6 +45,8 @@ class Parts(NamedTuple):
     firing: Firing
     handing_back: HandingBack | None
     """Where the shop may go back to stock beat."""
+    background: Sequence[Duties]
+    """What threads of this beat do, each with a connection of its own."""
 
 
 def assemble(
@@ -99,24 +103,12 @@ def assemble(
         machine.clock,
         bystanders,
     )
-    tending = Tending(
-        beat_store,
-        store.for_admin(),
-        planner,
-        settings.lock_timeout,
-        settings.history_days,
-        code.owner,
-        machine.clock,
-    )
     tick = Tick(
         beat_store,
         publisher,
-        standing,
         sight,
         firing,
         reaping,
-        tending,
-        importing,
         calls,
         settings.poll_interval,
         settings.notice_interval,
@@ -124,7 +116,49 @@ def assemble(
         machine.random,
     )
     back = HandingBack(stock_file, schedule, code.owner, store.for_code()) if stock_file else None
-    return Parts(tick, standing, firing, back)
+    tending = Tending(beat_store, planner, settings.lock_timeout, code.owner)
+    housekeeping = _housekeeping(standing, tending, importing, tick.stir, settings.poll_interval, machine)
+    housekeeping()  # once before the first fire, so that rows written by hand are in order
+    cleaning = Cleaning(store.for_admin(), settings.history_days, machine.clock)
+    cleanup = Duties("cleanup", [Duty("the clean-up", cleaning.clean, machine.clock, machine.random)], machine.clock)
+    return Parts(tick, standing, firing, back, (housekeeping, cleanup))
+
+
+def _housekeeping(
+    standing: Standing,
+    tending: Tending,
+    importing: Importing,
+    stir: Callable[[], None],
+    poll: float,
+    machine: Machine,
+) -> Duties:
+    """What is done once in a while, of which nothing waits for anything else. An idle beat asks the database little."""
+
+    def say_alive() -> float:
+        standing.say_alive()
+        return poll
+
+    def tend() -> float:
+        if tending.tend():
+            stir()
+        return poll
+
+    def free_strays() -> float:
+        tending.free_strays()
+        return 2 * poll
+
+    def keep_code() -> float:
+        importing.keep()
+        return 2 * poll
+
+    duties = {
+        "saying that this beat is alive": say_alive,
+        "bringing rows in order": tend,
+        "freeing locks without a run": free_strays,
+        "bringing the code into the table": keep_code,
+    }
+    made = [Duty(name, work, machine.clock, machine.random) for name, work in duties.items()]
+    return Duties("housekeeping", made, machine.clock)
 
 
 def _find_tables(settings: Settings, store: Store, publisher: Publisher) -> None:

@@ -3,16 +3,17 @@
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Refused, Sending, Sent
+from celery_sqlbeat.beat.recording import Mark, Recording
 from celery_sqlbeat.beat.refusals import KEY, Refusals
 from celery_sqlbeat.beat.standing import Standing
-from celery_sqlbeat.errors import TransientError
-from celery_sqlbeat.lifecycle import Backoff, after_refusal
+from celery_sqlbeat.errors import DatabaseAway, StoreError
+from celery_sqlbeat.lifecycle import Backoff, Ending, after_refusal
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store.protocol import Answer, BeatStore, Plans
 
@@ -28,31 +29,6 @@ class _InFlight(NamedTuple):
     claims: Sequence[Claim]
     sending: Sending
     until: float
-
-
-class _Unrecorded(NamedTuple):
-    """What the broker did with a batch, until the database knows it."""
-
-    steps: deque[Callable[[], object]]
-    """What is not written yet. Each may be tried again by itself."""
-    confirmed: int
-    until: float
-
-
-class _Mark:
-    """One statement about what the broker has; it may be under way before anybody waits for its answer."""
-
-    def __init__(self, make: Callable[[], Answer]) -> None:
-        self._make = make
-        self._answer: Answer | None = None
-
-    def begin(self) -> None:
-        self._answer = self._make()
-
-    def __call__(self) -> None:
-        """Wait for the answer. Where that is an error, the next call makes the mark again."""
-        answer, self._answer = self._answer or self._make(), None
-        answer()
 
 
 class Fired(NamedTuple):
@@ -91,7 +67,7 @@ class Firing:
         self._random = rnd
         self._backoff = backoff
         self._in_flight: _InFlight | None = None
-        self._unrecorded: deque[_Unrecorded] = deque()
+        self._recording = Recording(store, clock, rnd)
         self._refusals = Refusals(clock)
         standing.tell(KEY, self._refusals.told)
         self._unleased: set[str | None] = set()
@@ -102,6 +78,8 @@ class Firing:
         Where there is no next batch, `finish` waits for the last one.
         """
         self.record()
+        if self._recording.is_behind:
+            return Fired(False, False)
         # Counted from before the sending, by this process's own clock: the claim is never older than that.
         until = self._clock() + self._dispatch_seconds
         claimed = self._store.claim(self._plan, self._batch_size, self._dispatch_seconds, self._calls.claimable)
@@ -131,13 +109,9 @@ class Firing:
             published = sending.settle()
         except Exception as error:
             published = _unpublished(claims, error)
-        marks = self._marks(published)
-        self._unrecorded.append(
-            _Unrecorded(deque((*marks, lambda: self._write(published))), len(published.confirmed), until)
-        )
-        if len(self._unrecorded) == 1:
-            for mark in marks:
-                mark.begin()
+        self._recording.add(self._marks(published, until))
+        for sent in published.confirmed:
+            self._refusals.over(sent.claim)
 
     def _send(self, claims: Sequence[Claim], until: float) -> Sending:
         try:
@@ -147,43 +121,39 @@ class Firing:
             return Sending(lambda: failed)
 
     def record(self) -> None:
-        """Tell the database what the broker has; again, where the database was away the last time.
-
-        Past the dispatch timeout the claims belong to whoever takes them. Where nobody has yet, to record them is
-        still better than to send them twice; where somebody has, the fence decides and nothing is written.
-        """
-        while self._unrecorded:
-            unrecorded = self._unrecorded[0]
-            while unrecorded.steps:
-                try:
-                    unrecorded.steps[0]()
-                except TransientError:
-                    raise
-                except Exception:
-                    if self._clock() < unrecorded.until:
-                        raise
-                    logger.exception("of %d published claims some cannot be recorded", unrecorded.confirmed)
-                unrecorded.steps.popleft()
-            self._unrecorded.popleft()
-
-    def _marks(self, published: Published) -> Sequence[_Mark]:
-        leased, forgotten = self._by_kind(published.confirmed)
-        timed = [(sent.claim, sent.queued_seconds) for sent in leased]
-        return (
-            _Mark(lambda: self._store.mark_dispatched(forgotten)),
-            _Mark(lambda: self._store.mark_published(timed)),
-        )
-
-    def _write(self, published: Published) -> None:
-        """What is to be written beside the marks."""
-        if published.declined:
-            self._cancel(published.declined)
-        self._fail(published.refused)
-        self._give_back(published.failed)
-        for sent in published.confirmed:
-            self._refusals.over(sent.claim)
+        """Tell the database what the broker has; again, where that was not possible the last time."""
+        self._recording.record()
         if self._refusals.are_news():
-            self._standing.say_alive()  # with what it tells; the next time may be a minute away
+            self._tell_refusals()
+
+    def _tell_refusals(self) -> None:
+        """Register with what this beat tells of jobs that cannot be sent; the next time may be a minute away."""
+        try:
+            self._standing.say_alive()
+        except DatabaseAway:
+            raise
+        except StoreError as error:
+            logger.info("what this beat tells of itself is told later: %s", error)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long until something is to be recorded; None where nothing waits."""
+        return self._recording.seconds_left
+
+    def _marks(self, published: Published, until: float) -> Sequence[Mark]:
+        leased, forgotten = self._by_kind(published.confirmed)
+        queued = {sent.claim.run_id: sent.queued_seconds for sent in leased}
+
+        def published_ones(claims: Sequence[Claim]) -> Answer:
+            return self._store.mark_published([(claim, queued[claim.run_id]) for claim in claims])
+
+        return (
+            Mark(forgotten, self._store.mark_dispatched, until),
+            Mark([sent.claim for sent in leased], published_ones, until),
+            *self._cancelling(published.declined, until),
+            *self._failing(published.refused, until),
+            *self._giving_back(published.failed, until),
+        )
 
     def hand_over(self) -> None:
         """At the end of this process: record what can still be recorded."""
@@ -203,34 +173,43 @@ class Firing:
                     self._say_unleased(sent.queue)
         return leased, forgotten
 
-    def _give_back(self, failed: Sequence[tuple[Claim, str]]) -> None:
+    def _giving_back(self, failed: Sequence[tuple[Claim, str]], until: float) -> Iterable[Mark]:
         groups: dict[tuple[str, float], list[Claim]] = {}
         for claim, reason in failed:
             groups.setdefault((reason, self._refusals.pause(claim)), []).append(claim)
         for (reason, longest), claims in groups.items():
             seconds = longest * (0.5 + 0.5 * self._random())
-            given = self._store.give_back(claims, reason, seconds)
-            for claim in claims:
-                if claim.run_id in given:
-                    self._refusals.came(claim, reason)
-                    logger.error(
-                        "job %s, slot %s, fence %d was not published: %s; again in %.1f s",
-                        claim.job_name,
-                        claim.slot.scheduled_for,
-                        claim.fence,
-                        reason,
-                        seconds,
-                    )
+            yield Mark(claims, partial(_later, partial(self._give_back, reason, seconds)), until)
 
-    def _fail(self, refused: Sequence[Refused]) -> None:
+    def _give_back(self, reason: str, seconds: float, claims: Sequence[Claim]) -> set[str]:
+        given = self._store.give_back(claims, reason, seconds)
+        for claim in claims:
+            if claim.run_id in given:
+                self._refusals.came(claim, reason)
+                logger.error(
+                    "job %s, slot %s, fence %d was not published: %s; again in %.1f s",
+                    claim.job_name,
+                    claim.slot.scheduled_for,
+                    claim.fence,
+                    reason,
+                    seconds,
+                )
+        return given
+
+    def _failing(self, refused: Sequence[Refused], until: float) -> Iterable[Mark]:
         """What no message can be made of is a failure of its slot: in the end a dead letter, and the job goes on."""
-        endings = []
+        endings: dict[str, Ending] = {}
         for claim, error, trace in refused:
             slot = claim.slot
             ending = after_refusal(slot.failures, claim.max_retries, self._backoff, self._random, error, trace)
-            endings.append((claim, ending))
-        failed = self._store.fail(endings) if endings else set()
-        for claim, ending in endings:
+            endings[claim.run_id] = ending
+        if endings:
+            yield Mark([one.claim for one in refused], partial(_later, partial(self._fail, endings)), until)
+
+    def _fail(self, endings: Mapping[str, Ending], claims: Sequence[Claim]) -> set[str]:
+        failed = self._store.fail([(claim, endings[claim.run_id]) for claim in claims])
+        for claim in claims:
+            ending = endings[claim.run_id]
             if claim.run_id in failed:
                 self._refusals.came(claim, ending.error or "")
                 logger.error(
@@ -243,14 +222,19 @@ class Firing:
                     if ending.retry_seconds is None
                     else f"tried again in {ending.retry_seconds:.1f} s",
                 )
+        return failed
 
-    def _cancel(self, declined: Sequence[tuple[Claim, str]]) -> None:
-        """The shop's own code chose to send nothing: as in stock beat, the job goes on with its next slot."""
+    def _cancelling(self, declined: Sequence[tuple[Claim, str]], until: float) -> Iterable[Mark]:
         for reason, claims in _by_reason(declined).items():
-            ended = self._store.cancel(claims, reason)
-            for claim in claims:
-                if claim.run_id in ended:
-                    logger.warning("job %s, slot %s: %s", claim.job_name, claim.slot.scheduled_for, reason)
+            yield Mark(claims, partial(_later, partial(self._cancel, reason)), until)
+
+    def _cancel(self, reason: str, claims: Sequence[Claim]) -> set[str]:
+        """The shop's own code chose to send nothing: as in stock beat, the job goes on with its next slot."""
+        ended = self._store.cancel(claims, reason)
+        for claim in claims:
+            if claim.run_id in ended:
+                logger.warning("job %s, slot %s: %s", claim.job_name, claim.slot.scheduled_for, reason)
+        return ended
 
     def _say_unleased(self, queue: str | None) -> None:
         if queue not in self._unleased:
@@ -259,6 +243,11 @@ class Firing:
                 "no worker with celery-sqlbeat consumes %s: its tasks are fired and forgotten, without lease or retry",
                 "some exchanges" if queue is None else f"queue {queue!r}",
             )
+
+
+def _later(work: Callable[[Sequence[Claim]], set[str]], claims: Sequence[Claim]) -> Answer:
+    """A mark that is not begun before its answer is wanted."""
+    return lambda: work(claims)
 
 
 def _by_reason(claims: Sequence[tuple[Claim, str]]) -> dict[str, list[Claim]]:

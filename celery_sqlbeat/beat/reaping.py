@@ -18,6 +18,7 @@ from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
 
+_CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _NEARLY_SECONDS = 1.0  # a message that lives no longer than that is not worth another copy
 
 
@@ -114,6 +115,8 @@ class Reaping:
     def _publish_again(self, waiting: Sequence[tuple[HeldLease, Republish]]) -> int:
         """Extend first, publish then: whoever extends is the only one to publish, and what is lost is seen again."""
         until = self._clock() + self._dispatch_seconds
+        if any(answer.publish for _, answer in waiting):
+            self._publisher.connect(_CONNECT_SECONDS)  # before anything is extended
         won = self._store.extend_queued([(lease, answer.queued_seconds) for lease, answer in waiting])
         again = [self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
         if again:

@@ -53,7 +53,7 @@ class Refusals:
     def told(self) -> dict[str, Any]:
         """What others should know, by job name: how often, why, and how many seconds ago the last time."""
         now = self._clock()
-        lately = [one for one in self._all.values() if one.times >= TIMES and now - one.at < TOLD_SECONDS]
+        lately = [one for one in list(self._all.values()) if one.times >= TIMES and now - one.at < TOLD_SECONDS]
         return {
             one.job_name: {
                 "times": one.times,

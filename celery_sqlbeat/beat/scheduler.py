@@ -14,6 +14,7 @@ import celery.beat
 from celery_sqlbeat.beat.assembly import Parts, assemble
 from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import entry_of
+from celery_sqlbeat.beat.duties import Background
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.signals import signals_wait
 from celery_sqlbeat.beat.stock_file import is_there, runs_in_file
@@ -54,6 +55,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             raise
         self.schedule_filename = schedule_filename
         self._parts: Parts | None = None
+        self._background: list[Background] = []
         self._store: Store | None = None
         self._publisher = Publisher(app, self.apply_entry, self._entry_of, self.settings.statement_timeout)
         self._failures = 0
@@ -136,8 +138,13 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def close(self) -> None:
         """Record what was published last, leave the register, close the connections. Celery calls it twice."""
         parts, self._parts = self._parts, None
+        background, self._background = self._background, []
+        for thread in background:
+            thread.end()
         if parts is not None:
             parts.firing.hand_over()
+        for thread in background:
+            thread.wait()
         if parts is not None and not self._database_is_away:
             if parts.handing_back is not None:
                 parts.handing_back.write()
@@ -156,6 +163,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 self._store = open_store(self.settings)
             self._read_late_entries()
             self._parts = self._assemble(self._store)
+            self._background = [Background(duties) for duties in self._parts.background]
         return self._parts
 
     def _assemble(self, store: Store) -> Parts:

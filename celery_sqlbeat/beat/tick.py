@@ -1,4 +1,4 @@
-"""The walk of one tick: wake, fire, take over what ended, look after the rest, and say when to wake next.
+"""The walk of one tick: wake, fire, take over what ended, and say when to wake next.
 
 Never raises for a database or broker that is away, and never blocks for more than a few seconds.
 """
@@ -11,15 +11,13 @@ from collections.abc import Callable
 
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.firing import Fired, Firing
-from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.look import Look
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
-from celery_sqlbeat.beat.standing import Standing
-from celery_sqlbeat.beat.tending import Tending
+from celery_sqlbeat.beat.trouble import Trouble
 from celery_sqlbeat.beat.turns import Turns
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway, StoreError, TransientError
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, SqlbeatError
 from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
@@ -31,6 +29,7 @@ _SPREAD_SECONDS = 0.0005  # of several beats that sleep until the same instant n
 # The end of a run may decide what is due next, and nobody foresees it: it is noticed within a tenth of the time in
 # which nothing has happened.
 _SOONEST_NOTICE, _LATEST_NOTICE, _NOTICE_SHARE = 0.05, 1.0, 0.1  # seconds, seconds
+_LONGEST_REAP_PAUSE = 5.0  # seconds, after an error
 _LONGEST_SPACING = 1.0  # where what is due cannot be had: others hold the rows, or leases may not be taken yet
 
 
@@ -41,12 +40,9 @@ class Tick:
         self,
         store: BeatStore,
         publisher: Publisher,
-        standing: Standing,
         sight: Sight,
         firing: Firing,
         reaping: Reaping,
-        tending: Tending,
-        importing: Importing,
         calls: CodeCalls,
         poll_interval: float,
         notice_interval: float,
@@ -55,12 +51,9 @@ class Tick:
     ) -> None:
         self._store = store
         self._publisher = publisher
-        self._standing = standing
         self._sight = sight
         self._firing = firing
         self._reaping = reaping
-        self._tending = tending
-        self._importing = importing
         self._calls = calls
         self._poll = poll_interval
         self._notice = notice_interval or poll_interval
@@ -72,7 +65,10 @@ class Tick:
         self._last: Look | None = None
         self._unfinished: Look | None = None  # its batch was full: the next one is due without another look
         self._awaited: Look | None = None  # what this beat sleeps for, unless it lags
-        self._in_vain = self._polls = 0
+        self._in_vain = 0
+        self._is_stirred = False
+        self._failed_reaps = 0
+        self._trouble = Trouble(clock)
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until there is something to do again."""
@@ -84,13 +80,16 @@ class Tick:
             self._firing.settle()  # no batch stays in flight while this beat waits
             raise
 
+    def stir(self) -> None:
+        """Look at what is due with the next tick: another thread of this beat has changed it."""
+        self._is_stirred = True
+
     def _walk(self) -> float:
         self._firing.record()  # what the broker has already comes before everything else
         now = self._clock()
         if now >= self._next_poll:
-            self._look_after()
-            self._next_poll = self._clock() + self._poll
-        elif now < self._wake_at and not self._was_changed(now):
+            self._next_poll = now + self._poll
+        elif now < self._wake_at and not self._is_stirred and not self._was_changed(now):
             return self._rest()
         self._walked_at = now
         look = self._known(now)
@@ -126,10 +125,26 @@ class Tick:
     def _reap(self, look: Look) -> bool:
         if self._clock() < self._next_reap or not look.has_come(look.wake.ends_at()):
             return False
-        self._publisher.connect(_CONNECT_SECONDS)
-        if not self._reaping.reap():
+        try:
+            taken = self._reaping.reap()
+        except DatabaseAway:
+            raise
+        except Exception as error:  # what is due does not wait for what has ended
+            self._reap_failed(error)
+            return True
+        self._failed_reaps = 0
+        self._trouble.is_over()
+        if not taken:
             self._next_reap = self._clock() + _LONGEST_SPACING
         return True
+
+    def _reap_failed(self, error: Exception) -> None:
+        self._failed_reaps += 1
+        pause = min(_LONGEST_REAP_PAUSE, _LONGEST_SPACING * 2.0 ** min(self._failed_reaps - 1, 10))
+        self._next_reap = self._clock() + pause * (0.5 + 0.5 * self._random())
+        if self._trouble.is_to_be_told(str(error)):
+            unexpected = None if isinstance(error, SqlbeatError) else error
+            logger.error("taking over what ended failed, the jobs go on: %s", error, exc_info=unexpected)
 
     def _fire(self, look: Look, is_rest: bool) -> Fired | None:
         """`is_rest`: of a batch that was full, so that there may be nothing left."""
@@ -157,22 +172,6 @@ class Tick:
         """Whether something is due, and has been for long enough if others are faster."""
         return look.has_come(look.wake.starts_at(), self._turns.lag())
 
-    def _look_after(self) -> None:
-        sent_at = self._clock()
-        self._sight.saw(self._standing.say_alive(), sent_at)
-        try:
-            self._tending.tend()
-            # In turn, so that an idle beat asks the database no more than 15 times a minute.
-            self._polls += 1
-            if self._polls % 2:
-                self._tending.free_strays()
-            else:
-                self._importing.keep()
-        except TransientError:
-            raise
-        except StoreError as error:
-            logger.error("what is done once in a while failed, the jobs go on: %s", error)
-
     def _was_changed(self, now: float) -> bool:
         if now < self._next_notice:
             return False
@@ -188,6 +187,7 @@ class Tick:
 
     def _look(self) -> Look:
         sent_at = self._clock()
+        self._is_stirred = False
         last, look = self._last, Look(self._store.next_wake(self._calls.claimable), sent_at, self._clock)
         if last is None or look.wake.stirs(last.wake):
             self._stirred_at = sent_at
@@ -235,4 +235,6 @@ class Tick:
         return self._walked_at + min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(in_vain, 10)) - now
 
     def _rest(self) -> float:
-        return max(0.0, min(self._wake_at, self._next_notice, self._next_poll) - self._clock())
+        until_mark = self._firing.seconds_left
+        seconds = min(self._wake_at, self._next_notice, self._next_poll) - self._clock()
+        return max(0.0, seconds if until_mark is None else min(seconds, until_mark))

@@ -144,6 +144,10 @@ class SqlBeatStore:
         answer = self._database.ask("mark_published", rows)
         return lambda: {row[0] for row in answer()}
 
+    def unmarked(self, claims: Iterable[Claim]) -> set[str]:
+        rows = sorted(((c.job_id, c.run_id, c.claim_id, c.fence) for c in claims), key=_by_run)
+        return {row[0] for row in self._database.read("read_unmarked", rows)} if rows else set()
+
     def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
         return self._release_claims(claims, Ending(DISPATCHED))
 

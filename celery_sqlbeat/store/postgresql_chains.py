@@ -49,14 +49,19 @@ def _finish(blocks: Mapping[str, Block]) -> dict[str, Block]:
         for name in runs.columns
     )
     is_unforeseen = "EXISTS (SELECT 1 FROM released WHERE Unforeseen = 1)"
-    begin = f"""
-        WITH given ({", ".join(columns)}) AS (:rows),
+    rest = f"""
         released AS ({_fed(jobs)}),
         bumped AS ({_replaced(bump.text, "VALUES (:namespace, 1)", f"SELECT :namespace, 1 WHERE {is_unforeseen}")}),
         {_table(runs)} AS (SELECT {of_runs} FROM given AS g)"""  # noqa: S608 - made of our own blocks
+    names = ", ".join(columns)
+    # A beat passes by what somebody keeps locked; a worker's outcomes wait for their rows.
+    free = _replaced(_body(blocks["lock_claims"]), "SELECT r.RunId", "SELECT p.*")
     texts = {
-        FINISH: f"{begin} {_body(runs)}",
-        RELEASE: f"""{begin},
+        FINISH: f"WITH given ({names}) AS (:rows), {rest} {_body(runs)}",
+        RELEASE: f"""
+        WITH asked ({names}) AS (:rows),
+        given AS MATERIALIZED (WITH p AS (SELECT * FROM asked) {free}),
+        {rest},
         closed AS ({_body(runs)})
         SELECT RunId FROM closed
         UNION ALL

@@ -116,8 +116,12 @@ class BeatStore(Protocol):
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
         """Begin to record what the broker confirmed, with the seconds that each may stay queued.
 
-        Those that the answer lacks were started or lost meanwhile, and neither is moved backwards.
+        Those that the answer lacks were started or lost meanwhile, and neither is moved backwards; or somebody keeps
+        their rows locked, which `unmarked` tells. So it is with all that records a claim or takes a lease.
         """
+
+    def unmarked(self, claims: Iterable[Claim]) -> set[str]:
+        """Of claims that a mark missed, the run ids of those that are still this beat's to record."""
 
     def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
         """Begin to record slots that were fired and forgotten: their jobs go on at once."""

@@ -33,7 +33,10 @@ def release(
     only_ended: bool = False,
     grace_seconds: float = 0.0,
 ) -> Answer:
-    """End runs and free their jobs; answers the run ids for which it was so. For the others the claim is lost."""
+    """End runs and free their jobs; answers the run ids for which it was so. For the others the claim is lost.
+
+    A beat's, which are guarded, wait for nobody: those whose rows somebody keeps locked are left as they are.
+    """
     if not releases:
         return set
     ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
@@ -47,13 +50,20 @@ def release(
     if database.does_at_once(name):
         return _at_once(database, name, namespace, ordered, guard)
     before = _before(guard)
+    everyone = {one.run_id for one in ordered}
+    lock_rows = [(one.job_id, one.run_id) for one in ordered]
     job_rows = [(r.job_id, r.run_id, r.claim_id, r.fence, r.ending.state, r.ending.retry_seconds) for r in ordered]
 
     def work(session: Session) -> set[str]:
-        released = session.fetch("release_jobs", job_rows, **guard)
+        mine = {row[0] for row in session.fetch("lock_claims", lock_rows)} if is_guarded else everyone
+        if not mine:
+            return set()
+        released = session.fetch("release_jobs", [row for row in job_rows if row[1] in mine], **guard)
         free = {row[0] for row in released}
         run_rows = [
-            (one.run_id, one.claim_id, one.fence, one.job_id in free, *_end_of(one.ending, before)) for one in ordered
+            (one.run_id, one.claim_id, one.fence, one.job_id in free, *_end_of(one.ending, before))
+            for one in ordered
+            if one.run_id in mine
         ]
         closed = {row[0] for row in session.fetch("close_runs", run_rows, **guard)}
         if is_guarded:

@@ -17,8 +17,8 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError, TransientError
-from celery_sqlbeat.lifecycle import after_success
-from celery_sqlbeat.model import Node
+from celery_sqlbeat.lifecycle import after_success, given_back
+from celery_sqlbeat.model import Mend, Node, Quarantine
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.opening import dialect_for
@@ -26,7 +26,7 @@ from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.steps import run
 from celery_sqlbeat.url import database_url
 from tests.contract.conftest import Place
-from tests.contract.world import World
+from tests.contract.world import NOON, World
 from tests.servers import server
 
 # From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all the same.
@@ -140,11 +140,11 @@ def write_by_hand(session: Any, text: str, *values: Any) -> None:
     session._connection.execute(text, values)
 
 
-def holding(place: Place, name: str) -> Any:
-    """A session whose transaction holds the row of a job."""
+def holding(place: Place, name: str, table: str = "Jobs") -> Any:
+    """A session whose transaction holds the row of a job, or those of its runs."""
     holder = cast(Any, place.dialect()).connect()
     holder.begin()
-    write_by_hand(holder, "UPDATE Jobs SET Version = Version WHERE JobName = ?", name)
+    write_by_hand(holder, f"UPDATE {table} SET JobName = JobName WHERE JobName = ?", name)
     return holder
 
 
@@ -235,7 +235,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 def asking(world: World) -> list[int]:
     """The backends that are at the end of a run."""
-    of_ours = "query LIKE 'WITH given%' AND state = 'active' AND datname = current_database()"
+    of_ours = "query LIKE 'WITH asked%' AND state = 'active' AND datname = current_database()"
     return [row["pid"] for row in world.sql(f"SELECT pid FROM pg_stat_activity WHERE {of_ours}")]
 
 
@@ -251,10 +251,12 @@ def test_a_mark_is_made_before_anybody_waits_for_its_answer(world: World) -> Non
 
 
 @on_postgresql
-def test_a_mark_whose_session_is_cut_while_it_waits_for_a_row_is_made_again(world: World, place: Place) -> None:
+def test_a_mark_whose_session_is_cut_while_it_waits_is_made_again(world: World, place: Place) -> None:
     name = world.add()
     (claim,) = world.claim().claims
-    holder = holding(place, name)
+    holder = cast(Any, place.dialect()).connect()
+    holder.begin()
+    holder.script("LOCK TABLE JobRuns IN SHARE MODE")  # a row that is locked would be passed by
     answer = world.beat.mark_dispatched([claim])
     until(lambda: bool(asking(world)))
     for backend in asking(world):
@@ -266,21 +268,54 @@ def test_a_mark_whose_session_is_cut_while_it_waits_for_a_row_is_made_again(worl
     assert (world.states(name), world.job(name)["fence"]) == (["dispatched"], 2)
 
 
-@on_postgresql
-def test_a_mark_that_waits_for_a_row_for_too_long_is_given_up_in_time(world: World, place: Place) -> None:
-    name = world.add()
-    (claim,) = world.claim().claims
-    holder = holding(place, name)
-    store = impatient(place, world)
+@on_servers
+@pytest.mark.parametrize("table", ["Jobs", "JobRuns"])
+@pytest.mark.parametrize("step", ["mark_dispatched", "give_back", "cancel", "mark_published", "reclaim"])
+def test_what_a_beat_records_passes_by_a_row_that_is_locked(world: World, place: Place, table: str, step: str) -> None:
+    locked, _ = world.add(), world.add()
+    claims = world.claim().claims
+    if step == "reclaim":
+        world.later(1000)
+    left = {claim.run_id for claim in claims if claim.job_name == locked}
+    if table == "JobRuns" and step == "mark_published":
+        left = set()  # this one writes only to the job
+    holder = holding(place, locked, table)
+
+    def act() -> set[str]:
+        if step == "give_back" or step == "cancel":
+            found: set[str] = getattr(world.beat, step)(claims, "for a reason")
+            return found
+        if step == "mark_published":
+            return world.beat.mark_published([(claim, 120.0) for claim in claims])()
+        if step == "reclaim":
+            return world.beat.reclaim([(lease, given_back("not published in time")) for lease in world.beat.ended(10)])
+        return world.beat.mark_dispatched(claims)()
+
     began = time.monotonic()
-    answer = store.for_beat("beat-1").mark_dispatched([claim])
-    with pytest.raises(DatabaseBusy):
-        answer()
-    assert time.monotonic() - began < LONGEST
+    assert act() == {claim.run_id for claim in claims} - left
+    assert time.monotonic() - began < 1.0
+    assert world.beat.unmarked(claims) == left
     holder.rollback()
     holder.close()
-    assert store.for_beat("beat-1").mark_dispatched([claim])() == {claim.run_id}
-    store.close()
+    claims = [claim for claim in claims if claim.run_id in left]
+    assert not claims or act() == left
+    assert world.beat.unmarked(claims) == set()
+
+
+@on_servers
+def test_deletions_and_mends_pass_by_a_row_that_is_locked(world: World, place: Place) -> None:
+    locked, free = world.add(), world.add()
+    ids = {name: world.job(name)["id"] for name in (locked, free)}
+    world.sql("UPDATE Jobs SET DeleteRequested = 1 WHERE Namespace = ?", world.namespace)
+    holder = holding(place, locked)
+    began = time.monotonic()
+    assert world.beat.delete_requested([str(each) for each in ids.values()]).done == {str(ids[free])}
+    assert world.beat.mend([Mend(str(ids[locked]), 0, NOON, None)]).done == set()
+    assert world.beat.mend([], [Quarantine(str(ids[locked]), locked, 0, "odd")]).done == set()
+    assert time.monotonic() - began < 1.0
+    holder.rollback()
+    holder.close()
+    assert world.beat.delete_requested([str(ids[locked])]).done == {str(ids[locked])}
 
 
 def starting_in_steps(world: World) -> tuple[Any, Any]:

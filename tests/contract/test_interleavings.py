@@ -30,6 +30,12 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 PASSED_OVER = {  # what never waits: it passes by what the other one holds
     "claim": [frozenset({"read_due"}), frozenset({"read_outbox"}), frozenset({"read_due", "read_outbox"})],
     "extend": [frozenset({"extend_leases"}), frozenset({"extend_held"})],
+    "mark_published": [frozenset({"mark_published"})],
+    "mark_dispatched": [frozenset({"release_at_once"})],
+    "give_back": [frozenset({"release_at_once"})],
+    "reclaim": [frozenset({"release_at_once"})],
+    "extend_queued": [frozenset({"extend_queued"})],
+    "free_strays": [frozenset({"free_strays"})],
 }
 
 

@@ -87,7 +87,7 @@ def test_a_loose_row_that_is_refused_is_set_aside_and_the_others_are_filled_in(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [world.add(NextRunTime=None) for _ in range(MANY)]
-    tending = Tending(world.beat, world.admin, world.planner, LEASE, 7.0)
+    tending = Tending(world.beat, world.planner, LEASE)
     with refusing(world, names[2], "NEW.NextRunTime IS NOT NULL"):
         with caplog.at_level(logging.ERROR):
             tending.tend()

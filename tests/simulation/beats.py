@@ -1,10 +1,12 @@
 """A beat as a process of a simulation: the real parts, put together by the real assembly, ticking over and over."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_sqlbeat.beat.assembly import Parts, assemble
+from celery_sqlbeat.beat.duties import Duties
 from celery_sqlbeat.errors import DatabaseAway, SqlbeatError
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.machine import Machine
@@ -90,6 +92,11 @@ class Beat(Host):
             self._guarded(self._say_stopped)
         self.kill()
 
+    def _do(self, duties: Duties) -> None:
+        """What a thread of a beat does."""
+        while not self._ends:
+            self.sleep(duties())
+
     def _say_stopped(self) -> float:
         assert self._parts is not None
         self._parts.standing.say_stopped()
@@ -120,4 +127,6 @@ class Beat(Host):
             publisher = cast(Any, self._publisher)
             world = self.world
             self._parts = assemble(world.app, world.settings, self._store, publisher, {}, {}, machine=self.machine)
+            for duties in self._parts.background:
+                self.start(partial(self._do, duties))
         return self._parts.tick()

@@ -273,7 +273,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: quarantine_jobs
 -- rows: job_id uniqueidentifier, fence bigint, reason nvarchar(1000)
--- A missing row: the job was claimed meanwhile, so it is not that bad.
+-- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j
@@ -284,7 +284,7 @@ FROM OPENJSON(@rows) WITH (
     fence bigint '$[1]',
     reason nvarchar(1000) '$[2]'
 ) AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
 WHERE j.Fence = p.fence AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -300,7 +300,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: mark_published
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, queued_seconds float(53)
--- A missing row: a worker has started it, or the claim was lost. Neither is moved backwards.
+-- A missing row: a worker has started it, or the claim was lost, and neither is moved backwards; or somebody keeps the
+-- job's row locked, as read_unmarked tells. Nobody waits for such a row.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -319,13 +320,35 @@ FROM OPENJSON(@rows) WITH (
     fence bigint '$[3]',
     queued_seconds float(53) '$[4]'
 ) AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @changed;
+
+-- name: read_unmarked
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
+-- Of claims that a mark or a release missed. A row: it is still the beat's to record, or locked.
+-- A missing row: a worker has started it, the claim was lost, or it is recorded. A locked row is told from a deleted
+-- one by the key of the primary index, which nobody locks who changes the row.
+SELECT p.run_id
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]'
+) AS p
+INNER JOIN dbo.Jobs AS k WITH (INDEX (Jobs_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.Id = p.job_id
+LEFT OUTER JOIN dbo.Jobs AS j WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+WHERE
+    j.Id IS NULL
+    OR (
+        j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+        AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended
 -- Zero rows: no lease has ended. A row that is locked is being changed at this moment and is left for the next look.
@@ -363,7 +386,7 @@ WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cu
 
 -- name: extend_queued
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, republishes int, queued_seconds float(53)
--- A missing row: a worker started it, or another beat took it over or extended it first.
+-- A missing row: a worker started it, another beat took it over or extended it first, or somebody keeps it locked.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -385,7 +408,7 @@ FROM OPENJSON(@rows) WITH (
     republishes int '$[4]',
     queued_seconds float(53) '$[5]'
 ) AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.Republishes = p.republishes AND j.LeaseEndsAt <= @now
@@ -429,6 +452,8 @@ SELECT Id, JobName, LockedBy FROM @changed;
 -- name: read_next
 -- Always one row: the earliest instants of each kind at which some beat has something to do, and the change counter.
 -- What waits is read before and after what is leased: a row that moves from one to the other meanwhile is seen.
+-- READUNCOMMITTED: a row that somebody keeps locked must neither be waited for nor overlooked. This says only when to
+-- look again; what is not committed is found out by the claim, and a claim that is undone ends in its dispatch time.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @due_at datetime2(6), @due_at_again datetime2(6), @outbox_at datetime2(6), @outbox_at_again datetime2(6);
 DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6);
@@ -440,7 +465,7 @@ INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 
 INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
 SELECT TOP (1) @due_at = j.DueAt
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due))
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), READUNCOMMITTED)
 WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt IS NOT NULL
@@ -456,8 +481,8 @@ ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
 SELECT TOP (1) @outbox_at = r.DueAt
-FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox))
-INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READUNCOMMITTED)
+INNER JOIN dbo.Jobs AS j WITH (READUNCOMMITTED) ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -475,15 +500,15 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     @ends_at = MIN(j.LeaseEndsAt),
     @planned_at = MIN(CASE WHEN j.PlannedAt > @now THEN j.PlannedAt END)
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased))
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READUNCOMMITTED)
 WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL;
 
 SELECT @held_ends_at = MIN(r.LeaseEndsAt)
-FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held))
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READUNCOMMITTED)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL;
 
 SELECT TOP (1) @due_at_again = j.DueAt
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due))
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), READUNCOMMITTED)
 WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt IS NOT NULL
@@ -499,8 +524,8 @@ ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
 SELECT TOP (1) @outbox_at_again = r.DueAt
-FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox))
-INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READUNCOMMITTED)
+INNER JOIN dbo.Jobs AS j WITH (READUNCOMMITTED) ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -598,7 +623,7 @@ ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
 
 -- name: mend_jobs
 -- rows: job_id uniqueidentifier, fence bigint, next_run_time datetime2(6), retry_at datetime2(6)
--- Fills in the instants of rows that read_attention found, and ends their quarantine.
+-- Fills in the instants of rows that read_attention found, and ends their quarantine. Passes locked rows by.
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j
@@ -613,7 +638,7 @@ FROM OPENJSON(@rows) WITH (
     next_run_time datetime2(6) '$[2]',
     retry_at datetime2(6) '$[3]'
 ) AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
 WHERE j.Fence = p.fence AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -621,13 +646,14 @@ SELECT Id FROM @changed;
 
 -- name: delete_requested
 -- rows: job_id uniqueidentifier
--- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for.
+-- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for; or
+-- somebody keeps its row locked.
 DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL, RunId uniqueidentifier NULL, RetryRunId uniqueidentifier NULL);
 
 DELETE j
 OUTPUT deleted.Id, deleted.RunId, deleted.RetryRunId INTO @deleted (Id, RunId, RetryRunId)
 FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
 WHERE
     j.DeleteRequested = 1 AND j.LockedBy IS NULL
     AND NOT EXISTS (

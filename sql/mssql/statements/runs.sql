@@ -1,5 +1,24 @@
 -- What ends a run, whoever does it: first the job's row, then the run's. Batches, locks and the clock as in beat.sql.
 
+-- name: lock_claims
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier
+-- What a beat may release without waiting for anybody, whose rows are locked then until the transaction ends. A missing
+-- row: somebody keeps the job's row or the run's locked, and it is passed by; or its history is gone. A locked job is
+-- told from a deleted one by the key of the primary index, which nobody locks who changes the row.
+DECLARE @free TABLE (RunId uniqueidentifier NOT NULL, JobClaimId uniqueidentifier NULL, ClaimId uniqueidentifier NULL);
+
+-- ClaimId is in no index, so that the rows themselves are locked.
+INSERT INTO @free (RunId, JobClaimId, ClaimId)
+SELECT p.run_id, j.ClaimId, r.ClaimId
+FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]', run_id uniqueidentifier '$[1]') AS p
+LEFT OUTER JOIN dbo.Jobs AS k WITH (INDEX (Jobs_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.Id = p.job_id
+LEFT OUTER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+WHERE j.Id IS NOT NULL OR k.Id IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @free;
+
 -- name: release_jobs
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, state varchar(20), retry_seconds float(53)
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,

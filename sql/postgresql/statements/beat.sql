@@ -174,12 +174,20 @@ WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy 
 
 -- name: quarantine_jobs
 -- rows: job_id uuid, fence bigint, reason text
--- A missing row: the job was claimed meanwhile, so it is not that bad.
-WITH p (job_id, fence, reason) AS (:rows)
+-- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+WITH p (job_id, fence, reason) AS (:rows),
 
-UPDATE Jobs SET Quarantine = p.reason
-FROM p
-WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+free AS MATERIALIZED (
+    SELECT j.Id, p.fence, p.reason
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+
+UPDATE Jobs SET Quarantine = free.reason
+FROM free
+WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NULL
 RETURNING Jobs.Id;
 
 -- name: read_claims
@@ -193,17 +201,41 @@ INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.clai
 
 -- name: mark_published
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, queued_seconds float8
--- A missing row: a worker has started it, or the claim was lost. Neither is moved backwards.
-WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows)
+-- A missing row: a worker has started it, or the claim was lost, and neither is moved backwards; or somebody keeps the
+-- job's row locked, as read_unmarked tells. Nobody waits for such a row.
+WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows),
+
+mine AS MATERIALIZED (
+    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.queued_seconds
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE
+        j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+        AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 
 UPDATE Jobs SET
     PublishedAt = statement_timestamp(),
-    LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
-FROM p
+    LeaseEndsAt = statement_timestamp() + mine.queued_seconds * interval '1 second'
+FROM mine
 WHERE
-    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
+    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
+    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
 RETURNING Jobs.RunId;
+
+-- name: read_unmarked
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint
+-- Of claims that a mark or a release missed. A row: it is still the beat's to record, and somebody kept it locked.
+-- A missing row: a worker has started it, the claim was lost, or it is recorded.
+WITH p (job_id, run_id, claim_id, fence) AS (:rows)
+
+SELECT p.run_id
+FROM p
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+WHERE
+    j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+    AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
 
 -- name: read_ended
 -- Zero rows: no lease has ended.
@@ -234,42 +266,62 @@ LIMIT :batch_size;
 
 -- name: extend_queued
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, republishes integer, queued_seconds float8
--- A missing row: a worker started it, or another beat took it over or extended it first.
-WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows)
+-- A missing row: a worker started it, another beat took it over or extended it first, or somebody keeps it locked.
+WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows),
+
+ended AS MATERIALIZED (
+    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.republishes, p.queued_seconds
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE
+        j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+        AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.Republishes = p.republishes
+        AND j.LeaseEndsAt <= statement_timestamp()
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 
 UPDATE Jobs SET
     LockedBy = :beat,
     LockedAt = statement_timestamp(),
     Republishes = Jobs.Republishes + 1,
-    LeaseEndsAt = statement_timestamp() + p.queued_seconds * interval '1 second'
-FROM p
+    LeaseEndsAt = statement_timestamp() + ended.queued_seconds * interval '1 second'
+FROM ended
 WHERE
-    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.Republishes = p.republishes
-    AND Jobs.LeaseEndsAt <= statement_timestamp()
+    Jobs.Id = ANY(ARRAY[ended.Id]) AND Jobs.RunId = ended.run_id AND Jobs.ClaimId = ended.claim_id
+    AND Jobs.Fence = ended.fence AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
+    AND Jobs.Republishes = ended.republishes AND Jobs.LeaseEndsAt <= statement_timestamp()
 RETURNING Jobs.RunId;
 
 -- name: free_strays
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
+-- A row that somebody keeps locked is left for the next look.
+WITH strays AS MATERIALIZED (
+    SELECT j.Id
+    FROM Jobs AS j
+    WHERE
+        j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
+        AND NOT EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = j.RunId)
+        AND (
+            (j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL)
+            OR coalesce(
+                j.LeaseEndsAt,
+                j.LockedAt + coalesce(60.0 * j.LockTimeoutMinutes, :lock_seconds) * interval '1 second'
+            ) <= statement_timestamp()
+        )
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+
 UPDATE Jobs SET
-    LockedBy = CASE WHEN LockedAt IS NULL AND LeaseEndsAt IS NULL THEN LockedBy END,
-    LockedAt = CASE WHEN LockedAt IS NULL AND LeaseEndsAt IS NULL THEN statement_timestamp() END,
+    LockedBy = CASE WHEN Jobs.LockedAt IS NULL AND Jobs.LeaseEndsAt IS NULL THEN Jobs.LockedBy END,
+    LockedAt = CASE WHEN Jobs.LockedAt IS NULL AND Jobs.LeaseEndsAt IS NULL THEN statement_timestamp() END,
     LeaseEndsAt = NULL,
     RunId = NULL,
     ClaimId = NULL,
     StartedRetry = NULL,
-    Fence = Fence + 1
-WHERE
-    Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1
-    AND NOT EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = Jobs.RunId)
-    AND (
-        (LockedAt IS NULL AND LeaseEndsAt IS NULL)
-        OR coalesce(
-            LeaseEndsAt,
-            LockedAt + coalesce(60.0 * LockTimeoutMinutes, :lock_seconds) * interval '1 second'
-        ) <= statement_timestamp()
-    )
-RETURNING Id, JobName, LockedBy;
+    Fence = Jobs.Fence + 1
+FROM strays
+WHERE Jobs.Id = ANY(ARRAY[strays.Id]) AND Jobs.LockedBy IS NOT NULL
+RETURNING Jobs.Id, Jobs.JobName, Jobs.LockedBy;
 
 -- name: read_next
 -- Always one row: the earliest instants of each kind at which some beat has something to do, and the change counter.
@@ -371,25 +423,42 @@ LIMIT :batch_size;
 
 -- name: mend_jobs
 -- rows: job_id uuid, fence bigint, next_run_time timestamptz, retry_at timestamptz
--- Fills in the instants of rows that read_attention found, and ends their quarantine.
-WITH p (job_id, fence, next_run_time, retry_at) AS (:rows)
+-- Fills in the instants of rows that read_attention found, and ends their quarantine. Passes locked rows by.
+WITH p (job_id, fence, next_run_time, retry_at) AS (:rows),
+
+free AS MATERIALIZED (
+    SELECT j.Id, p.fence, p.next_run_time, p.retry_at
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 
 UPDATE Jobs SET
-    NextRunTime = p.next_run_time,
-    RetryAt = p.retry_at,
+    NextRunTime = free.next_run_time,
+    RetryAt = free.retry_at,
     Quarantine = NULL
-FROM p
-WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+FROM free
+WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NULL
 RETURNING Jobs.Id;
 
 -- name: delete_requested
 -- rows: job_id uuid
--- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for.
-WITH p (job_id) AS (:rows)
+-- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for; or
+-- somebody keeps its row locked.
+WITH p (job_id) AS (:rows),
+
+doomed AS MATERIALIZED (
+    SELECT j.Id
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE j.DeleteRequested = 1 AND j.LockedBy IS NULL
+    FOR UPDATE OF j SKIP LOCKED
+)
 
 DELETE FROM Jobs
 WHERE
-    Id IN (SELECT p.job_id FROM p) AND DeleteRequested = 1 AND LockedBy IS NULL
+    Id IN (SELECT doomed.Id FROM doomed) AND DeleteRequested = 1 AND LockedBy IS NULL
     AND NOT EXISTS (
         SELECT 1
         FROM JobRuns AS r

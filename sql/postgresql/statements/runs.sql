@@ -1,5 +1,21 @@
 -- What ends a run, whoever does it: first the job's row, then the run's. The clock as in beat.sql.
 
+-- name: lock_claims
+-- rows: job_id uuid, run_id uuid
+-- What a beat may release without waiting for anybody, whose rows are locked then. A missing row: somebody keeps the
+-- job's row or the run's locked, and it is passed by; or its history is gone.
+WITH p (job_id, run_id) AS (:rows)
+
+SELECT r.RunId
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+WHERE
+    (SELECT 1 FROM Jobs AS j WHERE j.Id = p.job_id FOR NO KEY UPDATE SKIP LOCKED) = 1
+    OR NOT EXISTS (SELECT 1 FROM Jobs AS k WHERE k.Id = p.job_id)
+-- All of them are looked at before the first is released: an overlapping run may be there twice, once for its job.
+ORDER BY p.run_id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
 -- name: release_jobs
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, state text, retry_seconds float8
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,

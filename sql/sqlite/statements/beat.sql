@@ -206,6 +206,19 @@ WHERE
     AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
 RETURNING RunId;
 
+-- name: read_unmarked
+-- rows: job_id, run_id, claim_id, fence
+-- Of claims that a mark or a release missed. A row: it is still the beat's to record.
+-- A missing row: a worker has started it, the claim was lost, or it is recorded.
+WITH p (job_id, run_id, claim_id, fence) AS (:rows)
+
+SELECT p.run_id
+FROM p
+CROSS JOIN Jobs AS j ON j.Id = p.job_id
+WHERE
+    j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
+    AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
+
 -- name: read_ended
 -- Zero rows: no lease has ended.
 SELECT

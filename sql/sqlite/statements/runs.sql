@@ -1,5 +1,15 @@
 -- What ends a run, whoever does it: first the job's row, then the run's. `:now` as in beat.sql.
 
+-- name: lock_claims
+-- rows: job_id, run_id
+-- What a beat may release without waiting for anybody: here who writes has locked everything already.
+-- A missing row: its history is gone.
+WITH p (job_id, run_id) AS (:rows)
+
+SELECT r.RunId
+FROM p
+CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
+
 -- name: release_jobs
 -- rows: job_id, run_id, claim_id, fence, state, retry_seconds
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,

@@ -11,7 +11,7 @@ import pytest
 from celery_sqlbeat.beat.firing import Fired
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.tick import Tick
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, DatabaseBusy, StoreError
 from celery_sqlbeat.model import Claimable
 from celery_sqlbeat.store.wake import Wake
 
@@ -39,12 +39,14 @@ class House:
         self.broker_is_away = False
         self.answers: list[Fired] = []
         self.reaped = 0
+        self.reap_error: Exception | None = None
+        self.seconds_left: float | None = None
         self.is_away = False
         self.sight = Sight(PATIENCE, 2 * poll, self.clock)
         self.claimable = Claimable()
         me: Any = self
         chance = random.Random(5).random
-        self.tick = Tick(me, me, me, self.sight, me, me, me, me, me, poll, notice, self.clock, chance)
+        self.tick = Tick(me, me, self.sight, me, me, me, poll, notice, self.clock, chance)
 
     def clock(self) -> float:
         return self.time
@@ -59,19 +61,6 @@ class House:
         if self.is_away:
             raise DatabaseAway("away")
         self.asked[what] += 1
-
-    def say_alive(self) -> datetime:
-        self._ask("say_alive")
-        return self.now()
-
-    def tend(self) -> None:
-        self._ask("tend")
-
-    def free_strays(self) -> None:
-        self._ask("free_strays")
-
-    def keep(self) -> None:
-        self._ask("keep")
 
     def changes(self) -> int:
         self._ask("changes")
@@ -111,6 +100,8 @@ class House:
 
     def reap(self) -> int:
         self._ask("reap")
+        if self.reap_error is not None:
+            raise self.reap_error
         return self.reaped
 
     def live(self, seconds: float, longest: float = 1000.0) -> int:
@@ -390,6 +381,40 @@ def test_a_beat_that_begins_in_an_outage_leaves_leases_to_their_holders_after_it
     house.is_away = False
     house.tick()
     assert not house.sight.may_reclaim()
+
+
+@pytest.mark.parametrize(
+    "error", [DatabaseBusy("locked"), StoreError("refused"), BrokerAway("away"), ValueError("odd")]
+)
+def test_what_has_ended_and_cannot_be_taken_over_holds_up_nothing_that_is_due(error: Exception) -> None:
+    house = House(notice=0.2)
+    house.lease_ends_at, house.reap_error = NOON, error
+    for second in range(30):
+        house.due_at, house.counter = house.at(second), second
+        house.live(1.0)
+    assert len(house.fired) == 30
+    assert 5 <= house.asked["reap"] <= 20
+    house.live(PATIENCE)  # a lease that ended is no outage
+    assert house.sight.may_reclaim()
+
+
+def test_a_row_that_is_to_be_recorded_is_not_slept_through() -> None:
+    house = House()
+    house.tick()
+    house.seconds_left = 0.2
+    assert house.tick() == 0.2
+
+
+def test_what_another_thread_of_the_beat_changed_is_looked_at_with_the_next_tick() -> None:
+    house = House()
+    house.live(20.0)
+    house.asked.clear()
+    house.tick()
+    looks = house.asked.copy()
+    house.tick.stir()
+    house.tick()
+    house.tick()
+    assert house.asked["next_wake"] == looks["next_wake"] + 1
 
 
 def test_the_first_tick_fires_what_is_due() -> None:
