@@ -325,7 +325,7 @@ class AdminStore(Protocol):
         """Delete a batch of ended runs, the oldest first; returns how many. Fewer than a batch: nothing is left."""
 
     def purge_nodes(self, keep_seconds: float) -> None:
-        """Forget nodes that were not alive for so long."""
+        """Forget nodes that were not alive for so long, and the names of jobs that were deleted so long ago."""
 
 
 class TransferStore(Protocol):

@@ -10,25 +10,34 @@ from celery_sqlbeat.model import StartedRun
 class CurrentRun:
     """The run whose body this task is. Pass `fence` on to what the task writes to; ask `lost` between long steps."""
 
-    __slots__ = ("_is_lost", "attempt", "fence", "job_name", "scheduled_for")
+    __slots__ = ("_is_lost", "attempt", "fence", "job_id", "job_name", "run_id", "scheduled_for")
 
     error: type[LeaseLost] = LeaseLost
     """What `check` raises; a subclass may raise one that Celery, too, knows what to do with."""
 
     def __init__(
-        self, job_name: str, scheduled_for: datetime, attempt: int, fence: int, is_lost: Callable[[], bool]
+        self,
+        job_name: str,
+        scheduled_for: datetime,
+        attempt: int,
+        fence: int,
+        is_lost: Callable[[], bool],
+        run_id: str,
+        job_id: str,
     ) -> None:
         """`is_lost` is asked each time, in the process that runs the body; it must be cheap."""
         self.job_name = job_name
         self.scheduled_for = scheduled_for
         self.attempt = attempt
         self.fence = fence
+        self.run_id = run_id
+        self.job_id = job_id
         self._is_lost = is_lost
 
     @classmethod
     def of(cls, run: StartedRun, is_lost: Callable[[], bool]) -> "CurrentRun":
         """The view of a task on a started run."""
-        return cls(run.job_name, run.scheduled_for, run.attempt, run.fence, is_lost)
+        return cls(run.job_name, run.scheduled_for, run.attempt, run.fence, is_lost, run.run_id, run.job_id)
 
     @property
     def lost(self) -> bool:

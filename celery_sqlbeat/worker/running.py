@@ -56,7 +56,7 @@ def write(
     Not in a header: a retry would send it on, and whoever sends a message could forge it. Celery makes `delivery_info`
     anew for each message that comes.
     """
-    facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, place]
+    facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, run.run_id, run.job_id, place]
     request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts, _AGAIN: again_seconds}
 
 
@@ -71,8 +71,9 @@ def current_run() -> CurrentRun | None:
     facts = _facts(task) if task else None
     if not facts:
         return None
-    job_name, scheduled_for, attempt, fence, place = facts
-    return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, partial(_is_lost, place))
+    job_name, scheduled_for, attempt, fence, run_id, job_id, place = facts
+    is_lost = partial(_is_lost, place)
+    return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, is_lost, run_id, job_id)
 
 
 def has_begun(request: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ DROP TABLE IF EXISTS dbo.Releases;
 DROP TABLE IF EXISTS dbo.Nodes;
 DROP TABLE IF EXISTS dbo.JobRuns;
 DROP TABLE IF EXISTS dbo.Jobs;
+DROP TABLE IF EXISTS dbo.DeletedJobs;
 DROP TABLE IF EXISTS dbo.StoreInfo;
 DROP TABLE IF EXISTS dbo.SchemaMigrations;
 GO

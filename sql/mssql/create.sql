@@ -296,7 +296,7 @@ IF COL_LENGTH(N'dbo.Releases', N'Entries') IS NULL
     ALTER TABLE dbo.Releases ADD Entries nvarchar(max) NULL;
 GO
 
--- No fence of a job that was deleted is above this one: a job of the same name goes on from here.
+-- No fence of a name that DeletedJobs has forgotten is above this one.
 IF COL_LENGTH(N'dbo.Changes', N'FenceFloor') IS NULL
     ALTER TABLE dbo.Changes ADD FenceFloor bigint NOT NULL CONSTRAINT Changes_FenceFloor DEFAULT 0;
 GO
@@ -355,9 +355,81 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRu
     WHERE MaxParallel IS NOT NULL;
 GO
 
+-- The last fence of each job that was deleted: whoever checks fences by the name of a job must never see one again,
+-- whoever deletes and adds the row. What is old is gathered in FenceFloor. DeletedAt is set by clean-up.
+IF OBJECT_ID(N'dbo.DeletedJobs', N'U') IS NULL
+    CREATE TABLE dbo.DeletedJobs (
+        Namespace nvarchar(100) COLLATE Latin1_General_BIN2 NOT NULL,
+        JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL,
+        Fence bigint NOT NULL,
+        DeletedAt datetime2(6) NULL,
+        CONSTRAINT DeletedJobs_Key PRIMARY KEY CLUSTERED (Namespace, JobName)
+    );
+GO
+
+-- By way of sp_executesql, since CREATE TRIGGER must be a batch of its own and this script may be run again. A trigger on
+-- these two alone costs claims and heartbeats nothing: they insert and delete no job.
+IF OBJECT_ID(N'dbo.Jobs_Deleted', N'TR') IS NULL
+    EXEC sys.sp_executesql N'
+CREATE TRIGGER dbo.Jobs_Deleted ON dbo.Jobs AFTER DELETE AS
+BEGIN
+    SET NOCOUNT ON;
+
+    IF NOT EXISTS (SELECT 1 FROM deleted AS g WHERE g.Fence > 0)
+        RETURN;
+
+    UPDATE d
+    SET Fence = CASE WHEN g.Fence > d.Fence THEN g.Fence ELSE d.Fence END, DeletedAt = NULL
+    FROM deleted AS g
+    INNER JOIN dbo.DeletedJobs AS d WITH (ROWLOCK, UPDLOCK)
+        ON d.Namespace = g.Namespace AND d.JobName = g.JobName
+    WHERE g.Fence > 0;
+
+    INSERT INTO dbo.DeletedJobs (Namespace, JobName, Fence)
+    SELECT g.Namespace, g.JobName, g.Fence
+    FROM deleted AS g
+    WHERE
+        g.Fence > 0
+        AND NOT EXISTS (
+            SELECT 1 FROM dbo.DeletedJobs AS d WITH (UPDLOCK, HOLDLOCK)
+            WHERE d.Namespace = g.Namespace AND d.JobName = g.JobName
+        );
+END;';
+GO
+
+-- A new row goes on from the last fence of its name; 1000000000 is the step of an epoch.
+IF OBJECT_ID(N'dbo.Jobs_Added', N'TR') IS NULL
+    EXEC sys.sp_executesql N'
+CREATE TRIGGER dbo.Jobs_Added ON dbo.Jobs AFTER INSERT AS
+BEGIN
+    SET NOCOUNT ON;
+
+    UPDATE j
+    SET Fence = f.Lowest
+    FROM inserted AS a
+    INNER JOIN dbo.Jobs AS j ON j.Id = a.Id
+    CROSS APPLY (
+        SELECT MAX(each.Fence) AS Lowest
+        FROM (
+            SELECT d.Fence FROM dbo.DeletedJobs AS d WHERE d.Namespace = a.Namespace AND d.JobName = a.JobName
+            UNION ALL
+            SELECT c.FenceFloor FROM dbo.Changes AS c WHERE c.Namespace = a.Namespace
+            UNION ALL
+            SELECT s.Epoch * CAST(1000000000 AS bigint) FROM dbo.StoreInfo AS s
+        ) AS each
+    ) AS f
+    WHERE j.Fence < f.Lowest;
+END;';
+GO
+
+-- Where the role of grants.sql is there already, it gets what clean-up needs; triggers write by the right of their owner.
+IF DATABASE_PRINCIPAL_ID(N'sqlbeat_runner') IS NOT NULL
+    GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.DeletedJobs TO sqlbeat_runner;
+GO
+
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', 'ca8d6af47097b801502e8ceed99b1e2beaefd611660169ba2e0a5d7a9e5903ba', @now
+SELECT 2, 'foreign_shops', 'c824c1801d92dd7c0bf1574274b62d6ef035594a3c103f40a49626a86fb9249b', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 2);
 GO

@@ -13,6 +13,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.JobRuns TO sqlbeat_runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.Nodes TO sqlbeat_runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.Changes TO sqlbeat_runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.Releases TO sqlbeat_runner;
+GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.DeletedJobs TO sqlbeat_runner;
 GRANT SELECT ON dbo.StoreInfo TO sqlbeat_runner;
 GRANT SELECT ON dbo.SchemaMigrations TO sqlbeat_runner;
 GO

@@ -15,14 +15,17 @@ def fence(world: World, name: str) -> int:
 
 
 def test_every_fence_is_raised_and_keeps_its_order(world: World) -> None:
-    names = [world.add(Fence=at) for at in range(3)]
+    names = [world.add() for at in range(3)]
+    for at, name in enumerate(names):
+        world.change(name, Fence=at)  # a row that is added after a recovery is above it already
     epoch = world.store.recover()
     assert [fence(world, name) for name in names] == [epoch * STEP + at for at in range(3)]
     assert world.store.nodes().identity()[1] == epoch
 
 
 def test_it_may_be_repeated_and_every_epoch_is_later(world: World) -> None:
-    name = world.add(Fence=7)
+    name = world.add()
+    world.change(name, Fence=7)
     first = world.store.recover()
     second = world.store.recover()
     assert second > first
@@ -85,7 +88,7 @@ def test_a_message_that_was_queued_is_sent_again_under_the_new_fence(world: Worl
     world.store.recover()
     world.later(200)
     (lease,) = world.beat.ended(10)
-    assert lease.fence == world.store.nodes().identity()[1] * STEP + claim.fence
+    assert lease.fence == world.store.nodes().identity()[1] * STEP + claim.fence % STEP
     assert world.sweep() == {claim.run_id}
     assert world.start(claim._replace(fence=lease.fence)) is not None
 
@@ -122,3 +125,14 @@ def test_history_that_has_ended_is_left_alone(world: World) -> None:
     before = [run["fence"] for run in world.runs(name)]
     world.store.recover()
     assert [run["fence"] for run in world.runs(name)] == before
+
+
+def test_a_row_that_is_added_after_it_begins_above_all_that_the_database_may_have_forgotten(world: World) -> None:
+    epoch = world.store.recover()
+    name = world.add()
+    assert fence(world, name) >= epoch * STEP
+    claim = world.claim_one()
+    assert claim.fence > epoch * STEP
+    world.sql("DELETE FROM Jobs WHERE Namespace = ?", world.namespace)
+    world.add(name)
+    assert fence(world, name) == claim.fence

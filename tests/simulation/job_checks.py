@@ -45,6 +45,8 @@ class JobChecks:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._fail = ledger.fail
+        self._fences = ledger.fences
+        self._last_fence = 0
         self._checks: dict[str, Callable[[Process, Call, JobRow, JobRow, str], None]] = {
             "claim_jobs": self._claimed,
             "mark_published": self._marked,
@@ -66,6 +68,8 @@ class JobChecks:
                 self._fail("G2", f"{call.block} changed {name} of {new.job_name}", new.id)
         if new.fence < old.fence:
             self._fail("G4", f"the fence of {new.job_name} fell from {old.fence} to {new.fence}", new.id)
+        self._last_fence = self._fences.get(new.job_name, 0)
+        self._fences[new.job_name] = max(new.fence, self._last_fence)
         if new.next_run_time != old.next_run_time and call.block not in ("by_hand", "update_job", "mend_jobs"):
             self._moved(call, old, new)
         check = self._checks.get(call.block)
@@ -115,6 +119,8 @@ class JobChecks:
             self._fail("G2", f"{process.name} claimed {new.job_name} at {now}, which is due at {due}", new.id)
         if new.fence <= old.fence:
             self._fail("G4", f"a claim of {new.job_name} did not raise the fence", new.id)
+        if new.fence <= self._last_fence:
+            self._fail("G4", f"a claim of {new.job_name} has a fence that an earlier job of its name had", new.id)
         self._is_now("the instant of the claim", new.claimed_at, now, new)
         self._lasts(new, now, self._ledger.settings.dispatch_timeout)
 

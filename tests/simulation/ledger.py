@@ -74,6 +74,8 @@ class Ledger:
     """When the latest statement was sent that extended a run, by worker and run."""
     refused: set[tuple[str, int]] = field(default_factory=set)
     """Claims that no message could be made of, by run and fence."""
+    fences: dict[str, int] = field(default_factory=dict)
+    """The highest fence that was seen of a job, by its name: it outlives the job."""
     unlocked: dict[str, float] = field(default_factory=dict)
     """When an operator last took a job from its run."""
     touched: dict[str, float] = field(default_factory=dict)

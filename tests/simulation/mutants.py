@@ -5,6 +5,7 @@ The simulation must catch each of them; `make mutants` applies one after the oth
 
 from typing import NamedTuple
 
+MIGRATION_SQL = "sql/sqlite/migrations/0002_foreign_shops.sql"
 BEAT_SQL = "sql/sqlite/statements/beat.sql"
 RUNS_SQL = "sql/sqlite/statements/runs.sql"
 WORKER_SQL = "sql/sqlite/statements/worker.sql"
@@ -12,6 +13,7 @@ LIFECYCLE = "celery_sqlbeat/lifecycle.py"
 KEEPER = "celery_sqlbeat/worker/keeper.py"
 BEAT_STORE = "celery_sqlbeat/store/beat_store.py"
 
+_NO_TRIGGER = "CREATE TRIGGER Jobs_Deleted AFTER DELETE ON Jobs\nWHEN OLD.Fence < 0"
 _OWN_NEXT = "Jobs.NextRunTime IS r.SeenNextRunTime THEN r.NextSlot"
 
 
@@ -48,6 +50,10 @@ MUTANTS = (
     _mutant(
         "outcome without the fence",
         (RUNS_SQL, "Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence", "Jobs.ClaimId = r.claim_id"),
+    ),
+    _mutant(
+        "a job that is defined again begins with its first fence",
+        (MIGRATION_SQL, "CREATE TRIGGER Jobs_Deleted AFTER DELETE ON Jobs\nWHEN OLD.Fence > 0", _NO_TRIGGER),
     ),
     _mutant(
         "outcome without the claim id",

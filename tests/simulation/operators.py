@@ -66,6 +66,14 @@ def delete(operator: Operator, job: JobRow, much: float) -> None:
     operator.world.add_job()
 
 
+def redefine(operator: Operator, job: JobRow, much: float) -> None:
+    """Delete a job, and define one of the same name, once it is gone."""
+    operator.admin.delete(job.job_name, force=much < 0.7)
+    operator.sleep(20.0 * much**2)
+    if all(row.job_name != job.job_name for row in operator.world.ledger.jobs.values()):
+        operator.world.add_job(job.job_name)
+
+
 def replay(operator: Operator, job: JobRow, much: float) -> None:
     """Replay the dead letters."""
     dead = [letter for letter in operator.admin.dead(100) if letter.reason != "replayed"]
@@ -109,4 +117,4 @@ def unlock(operator: Operator, job: JobRow, much: float) -> None:
     operator.world.server.by_hand(operator, "UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", job.id)
 
 
-ACTIONS = [pause, pause, pause, run_now, run_now, run_now, cancel, delete, replay, replay, edit, move, unlock]
+ACTIONS = [pause, pause, pause, run_now, run_now, run_now, cancel, delete, redefine, replay, replay, edit, move, unlock]

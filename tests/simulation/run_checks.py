@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from celery_sqlbeat.store.statements import load
 from tests.simulation.database import Call
 from tests.simulation.hub import Process
 from tests.simulation.jobs import Spec
@@ -13,6 +14,7 @@ FINAL = frozenset({"success", "dlq", "dispatched", "skipped", "cancelled"})
 OPEN = frozenset({"scheduled", "claimed", "running"})
 _SLACK = 0.002  # seconds
 _DELETED = "job deleted"
+_CONTINUES = load("sqlite")["insert_runs"].columns.index("continues")
 
 MAY_CREATE = {"insert_runs", "insert_gaps", "insert_outbox"}
 MAY_DELETE = {"purge_runs", "purge_dead"}
@@ -89,9 +91,10 @@ class RunChecks:
             self._fail("G8", f"a claim of {new.job_name} is dated {new.claimed_at}", new.job_id)
             return
         earlier = self._attempts(new)
-        if row[-1] is None:
+        continued = row[_CONTINUES]
+        if continued is None:
             self._fresh(new, before, earlier, now)
-        elif not earlier or earlier[-1].run_id != row[-1] or earlier[-1].attempt != new.attempt - 1:
+        elif not earlier or earlier[-1].run_id != continued or earlier[-1].attempt != new.attempt - 1:
             self._fail("G2", f"attempt {new.attempt} of {new.job_name} does not follow the one before", new.job_id)
         else:
             self._follows(new, earlier[-1])

@@ -98,10 +98,12 @@ class World:
         """The processes that live."""
         return [host for host in self._hosts if host.alive]
 
-    def add_job(self) -> None:
-        """Add a job by hand."""
-        self._names["job"] += 1
-        made = spec(self.rng, f"job{self._names['job']}", self.settings.lock_timeout)
+    def add_job(self, name: str | None = None) -> None:
+        """Add a job by hand: a new one, or again one that was deleted."""
+        if name is None:
+            self._names["job"] += 1
+            name = f"job{self._names['job']}"
+        made = spec(self.rng, name, self.settings.lock_timeout)
         row = {"Id": self.operator.ids.one(), **made.columns}
         if self.rng.random() < 0.5:
             row["NextRunTime"] = self.server.clock() + timedelta(seconds=self.rng.uniform(-100, 20))

@@ -415,3 +415,38 @@ DECLARE @cutoff datetime2(6) = DATEADD(
 );
 
 DELETE FROM dbo.Nodes WHERE Namespace = @namespace AND HeartbeatAt < @cutoff;
+
+-- name: forget_deleted_jobs
+-- Names that were deleted long ago, once the floor of their namespace stands for them.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+);
+
+DELETE d
+FROM dbo.DeletedJobs AS d
+INNER JOIN dbo.Changes AS c ON c.Namespace = d.Namespace
+WHERE d.Namespace = @namespace AND d.DeletedAt < @cutoff AND d.Fence <= c.FenceFloor;
+
+-- name: raise_fence_floor
+-- To the fences of the names that the next pass forgets.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+);
+
+UPDATE c
+SET FenceFloor = f.Highest
+FROM dbo.Changes AS c
+CROSS APPLY (
+    SELECT MAX(d.Fence) AS Highest
+    FROM dbo.DeletedJobs AS d
+    WHERE d.Namespace = c.Namespace AND d.DeletedAt < @cutoff
+) AS f
+WHERE c.Namespace = @namespace AND c.FenceFloor < f.Highest;
+
+-- name: note_deleted_jobs
+-- From now on they count as deleted; the triggers know no clock.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+UPDATE dbo.DeletedJobs SET DeletedAt = @now WHERE Namespace = @namespace AND DeletedAt IS NULL;

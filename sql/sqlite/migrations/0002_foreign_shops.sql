@@ -9,7 +9,7 @@ ALTER TABLE Nodes ADD COLUMN Details TEXT;
 -- The names of the entries of this beat_schedule, a JSON list.
 ALTER TABLE Releases ADD COLUMN Entries TEXT;
 
--- No fence of a job that was deleted is above this one: a job of the same name goes on from here.
+-- No fence of a name that DeletedJobs has forgotten is above this one.
 ALTER TABLE Changes ADD COLUMN FenceFloor INTEGER NOT NULL DEFAULT 0;
 
 -- The oldest release of this package that may work on this schema; each migration sets it.
@@ -101,3 +101,61 @@ ALTER TABLE Jobs ADD COLUMN RanUntil TEXT;
 ALTER TABLE Jobs ADD COLUMN ReplaceAt TEXT;
 
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
+
+-- The last fence of each job that was deleted or renamed: whoever checks fences by the name of a job must never see
+-- one again, whoever deletes and adds the row. What is old is gathered in FenceFloor. DeletedAt is set by clean-up.
+CREATE TABLE DeletedJobs (
+    Namespace TEXT NOT NULL,
+    JobName TEXT NOT NULL,
+    Fence INTEGER NOT NULL,
+    DeletedAt TEXT,
+    PRIMARY KEY (Namespace, JobName)
+);
+
+CREATE TRIGGER Jobs_Deleted AFTER DELETE ON Jobs
+WHEN OLD.Fence > 0
+BEGIN
+    INSERT INTO DeletedJobs (Namespace, JobName, Fence)
+    VALUES (OLD.Namespace, OLD.JobName, OLD.Fence)
+    ON CONFLICT (Namespace, JobName) DO UPDATE SET Fence = max(Fence, excluded.Fence), DeletedAt = NULL;
+END;
+
+-- REPLACE deletes a row of the same name without telling.
+CREATE TRIGGER Jobs_Replaced BEFORE INSERT ON Jobs
+WHEN EXISTS (SELECT 1 FROM Jobs WHERE Namespace = NEW.Namespace AND JobName = NEW.JobName AND Fence > 0)
+BEGIN
+    INSERT INTO DeletedJobs (Namespace, JobName, Fence)
+    SELECT Namespace, JobName, Fence FROM Jobs WHERE Namespace = NEW.Namespace AND JobName = NEW.JobName
+    ON CONFLICT (Namespace, JobName) DO UPDATE SET Fence = max(Fence, excluded.Fence), DeletedAt = NULL;
+END;
+
+-- A new row goes on from the last fence of its name; 1000000000 is the step of an epoch.
+CREATE TRIGGER Jobs_Added AFTER INSERT ON Jobs
+BEGIN
+    UPDATE Jobs SET Fence = max(
+        coalesce((SELECT d.Fence FROM DeletedJobs AS d WHERE d.Namespace = NEW.Namespace AND d.JobName = NEW.JobName), 0),
+        coalesce((SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = NEW.Namespace), 0),
+        (SELECT s.Epoch * 1000000000 FROM StoreInfo AS s)
+    )
+    WHERE Id = NEW.Id AND Fence < max(
+        coalesce((SELECT d.Fence FROM DeletedJobs AS d WHERE d.Namespace = NEW.Namespace AND d.JobName = NEW.JobName), 0),
+        coalesce((SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = NEW.Namespace), 0),
+        (SELECT s.Epoch * 1000000000 FROM StoreInfo AS s)
+    );
+END;
+
+CREATE TRIGGER Jobs_Renamed AFTER UPDATE OF Namespace, JobName ON Jobs
+WHEN OLD.Namespace <> NEW.Namespace OR OLD.JobName <> NEW.JobName
+BEGIN
+    INSERT INTO DeletedJobs (Namespace, JobName, Fence)
+    VALUES (OLD.Namespace, OLD.JobName, OLD.Fence)
+    ON CONFLICT (Namespace, JobName) DO UPDATE SET Fence = max(Fence, excluded.Fence), DeletedAt = NULL;
+    UPDATE Jobs SET Fence = max(
+        coalesce((SELECT d.Fence FROM DeletedJobs AS d WHERE d.Namespace = NEW.Namespace AND d.JobName = NEW.JobName), 0),
+        coalesce((SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = NEW.Namespace), 0)
+    )
+    WHERE Id = NEW.Id AND Fence < max(
+        coalesce((SELECT d.Fence FROM DeletedJobs AS d WHERE d.Namespace = NEW.Namespace AND d.JobName = NEW.JobName), 0),
+        coalesce((SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = NEW.Namespace), 0)
+    );
+END;

@@ -297,3 +297,25 @@ RETURNING RunId;
 -- name: purge_nodes
 DELETE FROM Nodes
 WHERE Namespace = :namespace AND HeartbeatAt < after(:now, -:keep_seconds);
+
+-- name: forget_deleted_jobs
+-- Names that were deleted long ago, once the floor of their namespace stands for them.
+DELETE FROM DeletedJobs
+WHERE
+    Namespace = :namespace AND DeletedAt < after(:now, -:keep_seconds)
+    AND Fence <= (SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = :namespace);
+
+-- name: raise_fence_floor
+-- To the fences of the names that the next pass forgets.
+UPDATE Changes SET FenceFloor = (
+    SELECT max(d.Fence) FROM DeletedJobs AS d
+    WHERE d.Namespace = :namespace AND d.DeletedAt < after(:now, -:keep_seconds)
+)
+WHERE Namespace = :namespace AND FenceFloor < (
+    SELECT max(d.Fence) FROM DeletedJobs AS d
+    WHERE d.Namespace = :namespace AND d.DeletedAt < after(:now, -:keep_seconds)
+);
+
+-- name: note_deleted_jobs
+-- From now on they count as deleted; the triggers know no clock.
+UPDATE DeletedJobs SET DeletedAt = :now WHERE Namespace = :namespace AND DeletedAt IS NULL;

@@ -12,8 +12,9 @@ NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 
 def test_a_task_sees_its_run_and_whether_its_lease_is_lost() -> None:
     lost = [False]
-    run = CurrentRun("nightly", NOON, 2, 17, lambda: lost[0])
+    run = CurrentRun("nightly", NOON, 2, 17, lambda: lost[0], "run", "job")
     assert (run.job_name, run.scheduled_for, run.attempt, run.fence) == ("nightly", NOON, 2, 17)
+    assert (run.run_id, run.job_id) == ("run", "job")
     assert not run.lost
     run.check()
     lost[0] = True
@@ -23,6 +24,6 @@ def test_a_task_sees_its_run_and_whether_its_lease_is_lost() -> None:
 
 
 def test_a_run_shows_itself_without_a_secret() -> None:
-    assert repr(CurrentRun("nightly", NOON, 2, 17, lambda: False)) == (
+    assert repr(CurrentRun("nightly", NOON, 2, 17, lambda: False, "run", "job")) == (
         "<run of 'nightly' for 2027-03-01T12:00:00+00:00, attempt 2>"
     )

@@ -112,7 +112,9 @@ class Office:
 
 class Holding:
     lost, is_safe = False, True
-    run = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, lease_seconds=120.0)
+    run = SimpleNamespace(
+        job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, lease_seconds=120.0, run_id="r", job_id="j"
+    )
 
     def on_stop(self, callback: Any) -> None:
         self.stop = callback
@@ -428,7 +430,7 @@ def test_what_is_over_goes_at_once_and_waits_for_no_garbage_collector(late: bool
             super().finish(holding, *rest)
 
     req, office, holdings = Request(late), Ending(), Holdings(Timing(), lambda: 0.0)
-    run: Any = SimpleNamespace(**vars(Holding.run), run_id="r", start_id="s", max_runtime=None)
+    run: Any = SimpleNamespace(**vars(Holding.run), start_id="s", max_runtime=None)
     execution = execution_of(req, office, lambda _: None, set(), Marks(8))
     holding = holdings.add(run, 0, 0.0, ahead=False)
     assert holding.take()

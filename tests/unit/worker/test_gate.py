@@ -74,7 +74,7 @@ def test_a_revoked_message_ends_its_run_whatever_it_says_of_itself(forged: dict[
 def test_the_end_of_a_run_that_has_begun_here_is_told_by_others() -> None:
     office = Office()
     request: dict[str, Any] = {"id": RAW["run"], "retries": 0, "delivery_info": {"redelivered": False}, HEADER: RAW}
-    begun = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7)
+    begun = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, run_id="r", job_id="j")
     running.write(request, cast(Any, begun), 0)
     Gate(cast(Any, office), cast(Any, None)).bury(Context(request), expired=False)
     assert office.asked == []

@@ -15,7 +15,7 @@ from celery_sqlbeat.worker.marks import Marks
 from tests.process.brokers import SLOT
 from tests.unit.worker.test_header import RAW
 
-RUN = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7)
+RUN = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, run_id="r", job_id="j")
 ITS_RETRY: dict[str, Any] = {"id": RAW["run"], "retries": 2, "eta": None}
 
 

@@ -12,7 +12,7 @@ from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun, cross, hand_over
 from tests.process.brokers import SLOT
 
-RUN = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7)
+RUN = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, run_id="r", job_id="j")
 FORGED = {HEADER: {"started": ["j", "slot", 1, 7, 0]}}
 
 
