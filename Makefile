@@ -71,6 +71,8 @@ clean:
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,mssql,postgresql,solar]'
+# It runs with the newest Celery, which its metadata refuses.
+	$(BIN)/python -m pip install --quiet --no-deps 'celery-batches~=0.11.0'
 	touch $@
 
 .venv-demo/.installed: pyproject.toml

@@ -55,12 +55,17 @@ NEVER_STARTED = "never started"
 OVERLAP = "overlap"
 JOB_DELETED = "job deleted"
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
+LEFT_TO_STRATEGY = "left to the strategy of its task"
 LONGEST_REASON = 200  # characters, as wide as the column
 
 
 def by_way_of(after: str, before: str = RUNNING) -> str | None:
-    """The state on the way, where a run cannot get to this one directly: the one before, in its row."""
-    return FAILED if (before, after) not in TRANSITIONS and (FAILED, after) in TRANSITIONS else None
+    """The state on the way, where a run cannot get to this one directly: the one before, in its row.
+
+    What its worker can hear no more of is let go: back to its claim, as if the beat had fired and forgotten it.
+    """
+    way = next((way for way in (before, FAILED, CLAIMED) if (way, after) in TRANSITIONS), before)
+    return None if way == before else way
 
 
 class Ending(NamedTuple):
@@ -203,6 +208,11 @@ def after_ended_lease(
     if run.republishes >= MAX_REPUBLISHES:
         return Ending(DISPATCHED, NEVER_STARTED)
     return Republish(queued_seconds(run.lease_seconds, run.republishes + 1), can_republish)
+
+
+def left_to_strategy() -> Ending:
+    """The slot of a message that the task's own strategy has taken: nobody hears what becomes of it from there on."""
+    return Ending(DISPATCHED, LEFT_TO_STRATEGY)
 
 
 def left_to_others() -> Ending:

@@ -4,6 +4,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from celery_sqlbeat.beat.refusals import KEY, Refusals
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.lifecycle import Backoff, Ending, after_refusal
-from celery_sqlbeat.model import Claim
+from celery_sqlbeat.model import Attempt, Claim, DueJob, Plan
 from celery_sqlbeat.store.protocol import Answer, BeatStore, Plans
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Firing:
         self._refusals = Refusals(clock)
         standing.tell(KEY, self._refusals.told)
         self._unleased: set[str | None] = set()
+        self._unleasable: set[str] = set()
 
     def fire(self) -> Fired:
         """Claim one batch while the broker confirms the one before it, and send it while that one is recorded.
@@ -82,7 +84,9 @@ class Firing:
             return Fired(False, False)
         # Counted from before the sending, by this process's own clock: the claim is never older than that.
         until = self._clock() + self._dispatch_seconds
-        claimed = self._store.claim(self._plan, self._batch_size, self._dispatch_seconds, self._calls.claimable)
+        unleasable = self._standing.unleasable()
+        plan = partial(self._planned, unleasable) if unleasable else self._plan
+        claimed = self._store.claim(plan, self._batch_size, self._dispatch_seconds, self._calls.claimable)
         for quarantine in claimed.plan.quarantines:
             logger.error("job %s is set aside: %s", quarantine.job_name, quarantine.reason)
         for gap in claimed.plan.gaps:
@@ -94,6 +98,15 @@ class Firing:
             self._in_flight = _InFlight(claimed.claims, self._send(claimed.claims, until), until)
         self.record()
         return Fired(claimed.looked_at > 0, claimed.looked_at >= self._batch_size)
+
+    def _planned(self, unleasable: AbstractSet[str], due: Sequence[DueJob], attempts: Mapping[str, Attempt]) -> Plan:
+        """The plan, where runs need no lease of their job that nobody could keep: they go on beside each other."""
+        plan = self._plan(due, attempts)
+        for at, claim in enumerate(plan.claims):
+            if claim.task_name in unleasable:
+                plan.claims[at] = claim._replace(exclusive=False)
+                self._say_unleasable(claim.task_name)
+        return plan
 
     def finish(self) -> None:
         """Wait for what the broker says of the last batch, and record it."""
@@ -235,6 +248,15 @@ class Firing:
             if claim.run_id in ended:
                 logger.warning("job %s, slot %s: %s", claim.job_name, claim.slot.scheduled_for, reason)
         return ended
+
+    def _say_unleasable(self, task: str) -> None:
+        if task not in self._unleasable:
+            self._unleasable.add(task)
+            logger.warning(
+                "task %s has a strategy of its own, which does not tell how its runs end: "
+                "they are fired and forgotten, without retry",
+                task,
+            )
 
     def _say_unleased(self, queue: str | None) -> None:
         if queue not in self._unleased:

@@ -18,6 +18,7 @@ def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
             "run": claim.run_id,
             "claim": claim.claim_id,
             "fence": claim.fence,
+            "lease": claim.lease_seconds,
         },
         "celery_beat_task": True,
         "periodic_task_name": claim.job_name,

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from celery_sqlbeat import details
 from celery_sqlbeat.brokerage import differ_for_certain
 from celery_sqlbeat.errors import OtherBroker
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
@@ -97,6 +98,10 @@ class Standing:
             queue in queues.consumed or queues.left.get(queue, self._memory) + _silent_seconds(node) < self._memory
             for node, queues in self._workers()
         )
+
+    def unleasable(self) -> frozenset[str]:
+        """The tasks of which a worker has said that it cannot keep their leases: they have a strategy of their own."""
+        return frozenset().union(*(details.unleasable(node.details) for node, _ in self._workers()))
 
     def may_republish(self, queue: str | None) -> bool:
         """Whether a worker with the extension that lives now consumes this queue."""

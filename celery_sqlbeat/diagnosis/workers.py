@@ -16,6 +16,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
         yield from _strangers(facts, facts.wire.roll)
     if facts.ground is not None:
         yield from _absent(facts.ground, facts.wire)
+        yield from _unleasable(facts.ground)
         if facts.wire is not None:
             yield from _elsewhere(facts.ground, facts.wire)
 
@@ -60,6 +61,19 @@ def _strangers(facts: Facts, roll: Sequence[Answer]) -> Iterator[Finding]:
             "store",
             f"workers on another database than this app's: {listed(astray)}",
             "give them the same sqlbeat_database_url; until then they return every message of this one",
+        )
+
+
+def _unleasable(ground: Ground) -> Iterator[Finding]:
+    named = {task for each in ground.processes if each.state == "alive" for task in each.unleasable}
+    scheduled = {job.task for job in ground.jobs.seen} if ground.jobs.is_whole else named
+    if tasks := sorted(named & scheduled):
+        yield Finding(
+            "warning",
+            "unleasable",
+            f"tasks with a Strategy of their own, whose runs are fired and forgotten: {listed(tasks)}",
+            "nothing, if it is enough that each message starts once: such a strategy, as that of celery-batches, does "
+            "not say how a run ends; for leases and retries give a scheduled task Celery's own strategy",
         )
 
 

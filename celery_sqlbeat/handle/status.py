@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_sqlbeat.beat.entries import named_release
 from celery_sqlbeat.config import Settings
+from celery_sqlbeat.details import unleasable
 from celery_sqlbeat.handle.records import plain
 from celery_sqlbeat.model import JobCounts, SeenNode
 from celery_sqlbeat.queues import read
@@ -41,6 +42,8 @@ class Process:
     """Since its last heartbeat, by the server's clock."""
     app: str | None = None
     """Whose `beat_schedule` it has."""
+    unleasable: tuple[str, ...] = ()
+    """The tasks of which it cannot keep the leases: they have a strategy of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ def _process(node: SeenNode, settings: Settings) -> Process:
         started_at=node.started_at,
         heartbeat_at=node.heartbeat_at,
         silent_seconds=round(silent, 3),
+        unleasable=tuple(sorted(unleasable(node.details))),
     )
 
 

@@ -39,7 +39,7 @@ from celery_sqlbeat.model.records import (
     SeenNode,
 )
 from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow
-from celery_sqlbeat.model.runs import RefusedStart, StartedRun, StartRequest
+from celery_sqlbeat.model.runs import RefusedStart, StartedRun, StartRequest, Unbegun
 
 __all__ = [
     "CODE_SCHEDULE",
@@ -80,4 +80,5 @@ __all__ = [
     "Slot",
     "StartRequest",
     "StartedRun",
+    "Unbegun",
 ]

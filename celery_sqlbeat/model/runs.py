@@ -26,6 +26,15 @@ class RefusedStart(NamedTuple):
     """1 where somebody has begun the run."""
 
 
+class Unbegun(NamedTuple):
+    """A message that a worker holds, and whose run it has not begun: by what its header says."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    celery_retries: int
+
+
 class StartedRun(NamedTuple):
     """A run that may begin: what the worker needs to extend it and to decide its outcome."""
 

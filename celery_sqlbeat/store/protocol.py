@@ -34,6 +34,7 @@ from celery_sqlbeat.model import (
     SeenNode,
     StartedRun,
     StartRequest,
+    Unbegun,
 )
 from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.store.wake import Wake
@@ -230,6 +231,12 @@ class WorkerStore(Protocol):
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         """Extend leases by so many seconds from now; waits for no row that somebody keeps locked."""
+
+    def postpone(self, unbegun: Iterable[Unbegun]) -> set[str]:
+        """Let the deadlines of runs move on whose messages wait here for their start; returns the ids of these runs.
+
+        The others have begun, or were fired and forgotten, or are another claim's; or somebody keeps their rows locked.
+        """
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         """Write how runs ended; returns the run ids of those whose lease was lost, so that nothing was written."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from celery_sqlbeat.lifecycle import Ending
-from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest
+from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.halving import in_halves
 from celery_sqlbeat.store.protocol import Extended
@@ -16,6 +16,7 @@ from celery_sqlbeat.store.steps import Steps, run
 logger = logging.getLogger(__name__)
 
 _BY_RETRIES = itemgetter(StartRequest._fields.index("celery_retries"))
+_RETRIES = itemgetter(Unbegun._fields.index("celery_retries"))
 
 
 class SqlWorkerStore:
@@ -85,6 +86,12 @@ class SqlWorkerStore:
         missed = [row[:-1] for row in rows if row[at] not in kept]
         busy = {row[0] for row in self._database.read(read_busy, missed)} if missed else set()
         return {row[at] for row in missed}, busy
+
+    def postpone(self, unbegun: Iterable[Unbegun]) -> set[str]:
+        rows = sorted({one.run_id: one for one in sorted(unbegun, key=_RETRIES)}.values())
+        if not rows:
+            return set()
+        return {row[0] for row in self._database.fetch("postpone_starts", rows, namespace=self._namespace)}
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         return run(self.finishing(outcomes))

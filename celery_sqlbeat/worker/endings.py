@@ -14,6 +14,7 @@ from celery_sqlbeat.lifecycle import (
     after_lost_lease,
     after_success,
     given_back,
+    left_to_strategy,
 )
 from celery_sqlbeat.model import StartedRun
 
@@ -34,6 +35,7 @@ class End(Enum):
     EXPIRED = "expired"  # its message was too old when its turn came
     STOPPED = "worker stopped"  # the worker's own end took it along; the slot is not to blame
     NOT_BEGUN = "not begun"
+    LEFT = "left"  # the strategy of its task has taken the message, and nobody hears more of it
 
 
 def backoff_of(settings: Settings) -> Backoff:
@@ -64,6 +66,8 @@ def ending(
         return Ending(SKIPPED, end.value)
     if end is End.STOPPED:
         return after_lost_lease(run.lost_leases, 0, end.value, counted=False)
+    if end is End.LEFT:
+        return left_to_strategy()
     if end is End.NOT_BEGUN:
         return given_back(end.value)
     return after_failure(run.failures, run.max_retries, backoff, random, error, traceback)

@@ -4,11 +4,13 @@ import atexit
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import celery_sqlbeat
+from celery_sqlbeat import details
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import NAMES, Settings
 from celery_sqlbeat.model import Node
@@ -20,12 +22,16 @@ from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.flush import keep_what_children_have
 from celery_sqlbeat.worker.gate import Asked, Gate
+from celery_sqlbeat.worker.handed import handed_of
 from celery_sqlbeat.worker.header import HEADER
 from celery_sqlbeat.worker.loops import Loop, PipedLoop
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
 from celery_sqlbeat.worker.prefetch import ask_without_waiting
+from celery_sqlbeat.worker.received import Received
+from celery_sqlbeat.worker.reception import Reception
 from celery_sqlbeat.worker.refusals import ask_before_refusing
+from celery_sqlbeat.worker.timing import Timing
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ class Parts(NamedTuple):
     loop: Loop
     gate: Gate
     pool: Pool
+    reception: Reception
 
 
 class Extension:
@@ -55,7 +62,9 @@ class Extension:
         self._consumption = Consumption(settings.worker_memory)
         database = NAMES[0]
         is_configured = database in worker.app.conf or bool(os.environ.get(database.upper()))
-        self.office = Office(settings, self._describe, is_configured)
+        timing = Timing.of(settings)
+        self._received = Received(lambda lease: timing.interval(lease or settings.lock_timeout), time.monotonic)
+        self.office = Office(settings, self._describe, is_configured, timing, self._received)
         self._process: Callable[[Any], Any] = worker._process_task
         worker._process_task = self._admit
         watch_bodies_of(worker.app, worker.hostname)
@@ -70,6 +79,7 @@ class Extension:
         watch_bodies_of(self._worker.app, self._worker.hostname, is_traced=True)  # tasks may have come since
         ask_without_waiting(consumer, self._parts.loop)
         self._parts.gate.connected(consumer)
+        self._parts.reception.connected(consumer)
         self.office.open()
 
     def join(self, hub: Any) -> None:
@@ -85,6 +95,7 @@ class Extension:
             return
         self.office.leave()
         self._parts.gate.leave(is_closing)
+        self._parts.reception.leave(is_closing)
         self._parts.pool.slots.leave(is_closing)
         for execution in list(self._executions):
             if is_closing:
@@ -122,7 +133,7 @@ class Extension:
 
     def _receive(self, req: Any) -> Any:
         """A message could run, and waits for its slot if there is none."""
-        if self._parts is not None and is_ours(req):
+        if self._parts is not None and _is_to_begin(req):
             asked = self._asked(req, self._parts)
             if asked is None:
                 return None
@@ -132,7 +143,7 @@ class Extension:
 
     def _admit(self, req: Any) -> Any:
         """A message has its slot."""
-        if self._parts is None or not is_ours(req):
+        if self._parts is None or not _is_to_begin(req):
             return self._process(req)
         slots = self._parts.pool.slots
         asked = vars(req).pop(_ASKED, None) or self._asked(req, self._parts)
@@ -144,7 +155,7 @@ class Extension:
 
     def _asked(self, req: Any, parts: Parts) -> Asked | None:
         """What asks for the lease of a message; None where nothing can, which is seen to."""
-        loop, gate, pool = parts
+        loop, gate, pool, _ = parts
         try:
             header = gate.header_of(req)
             if header is None:
@@ -160,7 +171,7 @@ class Extension:
     def _assemble(self, consumer: Any) -> Parts:
         worker = self._worker
         loop = loop_for(worker, consumer)
-        gate = Gate(self.office, loop)
+        gate = Gate(self.office, loop, self._received)
         pool = pool_for(worker, gate, self._process, loop)
         self._node = self._node._replace(broker_fingerprint=fingerprint(worker.app.connection_for_read()))
         if pool.has_processes:
@@ -168,7 +179,7 @@ class Extension:
         worker.pool.stop = self._then(worker.pool.stop, self._drained)
         worker.pool.terminate = self._then(worker.pool.terminate, self._terminated)
         atexit.register(self._process_ends)
-        return Parts(loop, gate, pool)
+        return Parts(loop, gate, pool, Reception(self.office, gate, loop, self._received))
 
     def _then(self, first: Callable[[], Any], after: Callable[[], None]) -> Callable[[], Any]:
         def both() -> Any:
@@ -185,6 +196,7 @@ class Extension:
             self._parts.loop.run()
             for execution in list(self._executions):
                 execution.give_back_unbegun()  # where the worker ended while it had no connection
+            self._parts.reception.stop()
             self.office.settle()
             self._parts.loop.run()
 
@@ -199,8 +211,21 @@ class Extension:
             return
         for execution in list(self._executions):  # nothing of it runs any more
             execution.end(End.STOPPED)
+        if self._parts is not None:
+            self._parts.reception.stop()
         self.office.close()
 
     def _describe(self) -> Node:
         consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._parts is not None else []
-        return self._node._replace(queues=self._consumption.tell(queue.name for queue in consumed))
+        unleasable = self._parts.reception.unleasable if self._parts is not None else []
+        return self._node._replace(
+            queues=self._consumption.tell(queue.name for queue in consumed), details=details.tell(unleasable)
+        )
+
+
+def _is_to_begin(req: Any) -> bool:
+    """Whether a message has a run that is to begin, and has not ended here already."""
+    if not is_ours(req):
+        return False
+    handed = handed_of(req.message)
+    return handed is None or not handed.is_let_go

@@ -17,10 +17,12 @@ from celery_sqlbeat.worker import native
 from celery_sqlbeat.worker.answers import Answer, Away, Begun, Foreign, Stale
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.execution import Execution
+from celery_sqlbeat.worker.handed import handed_of
 from celery_sqlbeat.worker.header import HEADER, Header, Malformed, Newer, read
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.office import Office
+from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.reports import NO_REPORT, Report
 from celery_sqlbeat.worker.running import is_begun
 from celery_sqlbeat.worker.secrecy import shown
@@ -47,6 +49,8 @@ class Asked:
         self.was_asked = False
         self.is_withdrawn = False
         """Whether the body must not run any more."""
+        self.is_passed_on = False
+        """Whether its run had begun before, for a strategy of its task's own that has handed it on."""
         self.is_cut = False
         """Whether that is because the connection ended, and with it the slot."""
 
@@ -57,8 +61,9 @@ Answered = Callable[[Asked, Answer], None]
 class Gate:
     """All our messages in this worker that have not begun. `consumer` is set while there is a connection."""
 
-    def __init__(self, office: Office, loop: Loop) -> None:
+    def __init__(self, office: Office, loop: Loop, received: Received) -> None:
         self.office, self.loop = office, loop
+        self._received = received
         self.is_closing = False
         self._consumer: Any = None
         self._lock = native.lock()
@@ -110,6 +115,12 @@ class Gate:
             if asked.is_withdrawn:
                 return
             asked.was_asked = True
+        handed = handed_of(asked.req.message)
+        holding = handed.pass_on() if handed is not None else None
+        if holding is not None:
+            asked.is_passed_on = True
+            self._hear(asked, answered, Begun(holding))
+            return
         self.office.ask(asked.header, asked.request, partial(self._hear, asked, answered), ahead)
 
     def _hear(self, asked: Asked, answered: Answered, answer: Answer) -> None:
@@ -164,9 +175,10 @@ class Gate:
         if withdrawn:
             self.office.unstart(holding)
             return False
-        if not holding.take():
+        if not asked.is_passed_on and not holding.take():
             self._drop(asked.req, "the lease was given back before the body could begin")
             return False
+        self._received.begun(asked.header)
         asked.execution.begin(holding)
         return True
 

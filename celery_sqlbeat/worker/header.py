@@ -8,6 +8,7 @@ from celery_sqlbeat.worker.requests import can_be_asked, is_id
 HEADER = "sqlbeat"
 VERSION = 1
 _LONGEST_NAME = 100  # characters of a namespace, as the settings have it, or of a store's id
+_LONGEST_LEASE = 10.0**9  # seconds
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
 
 
@@ -20,6 +21,13 @@ class Header(NamedTuple):
     claim: str
     fence: int
     celery_retries: int
+    lease_seconds: float | None = None
+    """None where the beat that wrote it is an older one."""
+
+    @property
+    def delivery(self) -> tuple[str, str, int, int]:
+        """What all copies of one message have in common, and nothing else has."""
+        return self.run, self.claim, self.fence, self.celery_retries
 
 
 class Malformed(NamedTuple):
@@ -52,12 +60,18 @@ def read(raw: Any, request: Mapping[str, Any]) -> Header | Copied | Malformed | 
     if version > VERSION:
         return Newer(version)
     fields = [raw.get(name) for name in Header._fields[:5]]
-    found = Header._make((*fields, request.get("retries") or 0))
+    found = Header._make((*fields, request.get("retries") or 0, _seconds(raw.get("lease"))))
     if not can_be_asked(found.run, found.claim, found.fence, _ANY_ID, found.celery_retries):
         return Malformed("its run, claim or fence is not in the form that beats write")
     if not all(type(name) is str and 0 < len(name) <= _LONGEST_NAME for name in (found.store, found.namespace)):
         return Malformed("its store or namespace is no name")
     return found
+
+
+def _seconds(raw: Any) -> float | None:
+    """A length that is one; nothing depends on it but how often a worker says that it holds the message."""
+    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+    return float(raw) if is_number and 0 < raw < _LONGEST_LEASE else None
 
 
 def is_copied(raw: Any, request: Mapping[str, Any]) -> bool:

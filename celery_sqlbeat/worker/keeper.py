@@ -16,6 +16,8 @@ from celery_sqlbeat.worker.heartbeats import Heartbeats, call
 from celery_sqlbeat.worker.holding import Guard, Holding, Phase, Stop
 from celery_sqlbeat.worker.holdings import Holdings
 from celery_sqlbeat.worker.outcomes import Outcomes, Then
+from celery_sqlbeat.worker.postponing import Postponing
+from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.starting import Answered, Starts
 from celery_sqlbeat.worker.timing import Timing
@@ -43,16 +45,19 @@ class Keeper:
         standing: Standing | None = None,
         guard: Guard | None = None,
         failed: Callable[[Holding, str], Ending] | None = None,
+        received: Received | None = None,
     ) -> None:
         """`wake` is told which step has something to do sooner than it said.
 
         `heartbeat_store`: the same store through a connection of its own, so that no slow start delays a heartbeat.
         `guard`: a native lock, where `threading` is patched. `failed` says how a run ends whose body is overdue.
+        `received`: the messages that wait here for their start.
         """
         self._holdings = Holdings(timing, clock, guard)
         self._outcomes = Outcomes(store, self._holdings)
         self._starts = Starts(store, self._holdings, self._begun, self._not_begun)
         self._heartbeats = Heartbeats(heartbeat_store or store, self._holdings)
+        self._postponing = Postponing(heartbeat_store or store, received) if received is not None else None
         self._standing = standing
         self._failed = failed or _failed
         self._wake = wake
@@ -97,6 +102,16 @@ class Keeper:
     def retrying(self, holding: Holding, seconds: float, then: Then | None = None) -> None:
         """Celery's own retry is due in so many seconds: keep the attempt, with a lease that lasts until after that."""
         self._end(holding, None, max(0.0, seconds), then)
+
+    def say_alive_soon(self) -> None:
+        """Let the others know now what has changed with this worker."""
+        if self._standing is not None:
+            self._standing.hurry()
+            self._wake(BEAT)
+
+    def look_soon(self) -> None:
+        """A message waits here whose deadline is to be moved on sooner than that of the others."""
+        self._wake(BEAT)
 
     def close(self) -> None:
         """Begin nothing more: waiting messages are answered `Away`, what has not begun is given back.
@@ -144,6 +159,8 @@ class Keeper:
     def beat(self) -> float:
         """Extend leases and say that this worker is alive; returns the seconds until the next round."""
         wait = self._heartbeats.step()
+        if self._postponing is not None:
+            wait = min(wait, self._postponing.step())
         if self._standing is not None:
             wait = min(wait, self._standing.step())
         self._beats_at = self._holdings.clock() + wait

@@ -22,9 +22,10 @@ from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
-from celery_sqlbeat.worker.keeper import BEAT, Keeper
+from celery_sqlbeat.worker.keeper import Keeper
 from celery_sqlbeat.worker.loops import PipedLoop
 from celery_sqlbeat.worker.outcomes import Then
+from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.timing import Timing
 from celery_sqlbeat.worker.verdicts import Verdicts
@@ -55,6 +56,7 @@ class Office:
         describe: Callable[[], Node],
         is_configured: bool,
         timing: Timing | None = None,
+        received: Received | None = None,
     ) -> None:
         """`is_configured`: whether the app names a database. If not, its absence is nothing to speak of."""
         self.settings = settings
@@ -64,6 +66,7 @@ class Office:
         self._is_configured = is_configured
         self._timing = timing or Timing.of(settings)
         self._verdicts = Verdicts(settings)
+        self._received = received
         self._early: deque[Early] = deque()
         self._lock = native.lock()
         self._alarm = native.alarm()
@@ -145,9 +148,9 @@ class Office:
             self.keeper.retrying(holding, seconds, then)
 
     def queues_changed(self) -> None:
-        """Say soon which queues this worker consumes now."""
-        if self._engine is not None:
-            self._engine.wake(BEAT)
+        """Say soon which queues this worker consumes now, and whatever else others know of it."""
+        if self.keeper is not None:
+            self.keeper.say_alive_soon()
 
     def join(self, loop: PipedLoop) -> None:
         """The event loop begins, and may talk to the database where nobody has to wait for that. In the loop."""
@@ -277,6 +280,7 @@ class Office:
                 standing,
                 native.lock(),
                 self._verdicts.overdue,
+                self._received,
             )
 
         engine = Engine(make, original("_thread", "start_new_thread"), original("_thread", "allocate_lock"))
@@ -286,6 +290,8 @@ class Office:
             self._engine, self.store_id, self.keeper = engine, store_id, engine.keeper
             early, self._early = self._early, deque()
             loop = self._loop
+        if self._received is not None:
+            self._received.look_soon = engine.keeper.look_soon
         engine.start()
         if loop is not None:
             loop.post(self._join_again)

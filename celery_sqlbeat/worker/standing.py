@@ -39,6 +39,10 @@ class Standing:
                 self._next_at = now + self._interval
         return max(0.0, max(self._next_at, self._pause.until) - self._clock())
 
+    def hurry(self) -> None:
+        """Say so with the next step: something has changed. From any thread."""
+        self._next_at = self._clock()
+
     def say_stopped(self) -> None:
         """Leave the register in order."""
         self._nodes.stop(self._describe().node_id)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import given_back
-from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.lifecycle import given_back, left_to_strategy
+from celery_sqlbeat.model import Claim, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.store.protocol import Extended
 from tests.contract.conftest import Place
 from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
@@ -199,3 +199,62 @@ def test_one_statement_extends_more_leases_than_any_worker_holds(world: World) -
     others = [run._replace(run_id=world.ids.one(), job_id=world.ids.one()) for _ in range(2500)]
     lost, busy = world.worker.extend([(one, LEASE) for one in (run, *others)])
     assert lost == {one.run_id for one in others} and busy == set()
+
+
+# What waits in a worker for its start
+
+
+def unbegun(claim: Claim, celery_retries: int = 0) -> Unbegun:
+    return Unbegun(claim.run_id, claim.claim_id, claim.fence, celery_retries)
+
+
+def test_the_deadline_of_a_message_that_waits_in_a_worker_moves_on_and_never_back(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.beat.mark_published([(claim, 2 * LEASE)])()
+    assert world.worker.postpone([unbegun(claim)]) == {claim.run_id}
+    assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=2 * LEASE)
+    world.later(1.5 * LEASE)
+    assert world.worker.postpone([unbegun(claim)]) == {claim.run_id}
+    assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=LEASE)
+    world.later(0.75 * LEASE)
+    assert world.sweep() == set()
+    assert world.start(claim) is not None
+
+
+def test_a_message_that_waits_in_a_worker_counts_as_published_before_its_beat_has_said_so(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.later(10)
+    assert world.worker.postpone([unbegun(claim)]) == {claim.run_id}
+    assert world.instant(name, "publishedat") == world.now
+    assert world.publish(claim) == {claim.run_id}
+
+
+def test_nothing_is_postponed_that_has_begun_or_ended_or_belongs_to_another_claim(world: World) -> None:
+    world.add()
+    run = world.running()
+    claim = Unbegun(run.run_id, run.claim_id, run.fence, 0)
+    assert world.worker.postpone([claim]) == set()
+    assert world.worker.postpone([claim._replace(celery_retries=1)]) == {run.run_id}, "its retry waits here"
+    assert world.worker.postpone([claim._replace(celery_retries=1, fence=run.fence + 1)]) == set()
+    assert world.sibling().for_worker("worker-2").postpone([claim._replace(celery_retries=1)]) == set()
+    world.finish(run)
+    assert world.worker.postpone([claim._replace(celery_retries=1)]) == set()
+    assert world.worker.postpone([]) == set()
+
+
+def test_a_run_that_was_let_go_by_its_worker_is_dispatched_and_begins_no_more(world: World) -> None:
+    name = world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    run = world.start(claim)
+    assert run is not None
+    assert world.finish(run, left_to_strategy())
+    assert world.states(name) == ["dispatched"]
+    assert world.job(name)["lockedby"] is None
+    assert world.instant(name, "nextruntime") == NOON + timedelta(seconds=60)
+    assert world.start(claim) is None
+    overlapped = overlapping(world)
+    assert world.finish(overlapped, left_to_strategy())
+    assert world.worker.start([StartRequest(*overlapped[:3], world.ids.one(), 0)]) == {}

@@ -47,7 +47,7 @@ class _Noted:
 
     def __init__(self, worker: "Worker", store: WorkerStore) -> None:
         self._worker, self._store = worker, store
-        self.start, self.finish = store.start, store.finish
+        self.start, self.finish, self.postpone = store.start, store.finish, store.postpone
         self.starting, self.refusing, self.finishing = store.starting, store.refusing, store.finishing
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:

@@ -82,8 +82,11 @@ def test_every_state_leads_to_every_outcome_that_a_worker_or_beat_decides() -> N
         assert reached >= OUTCOMES
 
 
-@pytest.mark.parametrize(("after", "way"), [("dlq", "failed"), ("success", None), ("retry", None), ("scheduled", None)])
-def test_a_run_gets_to_the_dead_letters_by_a_failure_and_everywhere_else_directly(after: str, way: str | None) -> None:
+@pytest.mark.parametrize(
+    ("after", "way"),
+    [("dlq", "failed"), ("dispatched", "claimed"), ("success", None), ("retry", None), ("scheduled", None)],
+)
+def test_a_dead_letter_failed_before_what_is_let_go_was_claimed_and_all_else_ran(after: str, way: str | None) -> None:
     assert by_way_of(after) == way
 
 

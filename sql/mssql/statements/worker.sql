@@ -138,7 +138,10 @@ WHERE
             r.Fence = p.fence
             AND (
                 -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
-                (r.State = 'dispatched' AND (r.Exclusive = 0 OR COALESCE(r.Reason, '') <> 'never started'))
+                (
+                    r.State = 'dispatched' AND r.StartedAt IS NULL
+                    AND (r.Exclusive = 0 OR COALESCE(r.Reason, '') <> 'never started')
+                )
                 OR (
                     r.Exclusive = 0
                     AND (
@@ -188,7 +191,7 @@ INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 LEFT OUTER JOIN dbo.Jobs AS j ON j.Id = r.JobId
 WHERE
     r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = @namespace
-    AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+    AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
     AND (
         j.Id IS NULL OR j.DeleteRequested = 1
         OR (r.Exclusive = 1 AND r.Reason = 'never started' AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL))
@@ -218,6 +221,42 @@ FROM OPENJSON(@rows) WITH (
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 WHERE r.Namespace = @namespace
 OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: postpone_starts
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, celery_retries int
+-- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
+-- A missing row: it has begun, or has no deadline, or the claim is another's; or somebody keeps a row locked.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @postponed TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    -- What a worker holds was published, even where its beat has not said so yet.
+    PublishedAt = COALESCE(j.PublishedAt, @now),
+    LeaseEndsAt = CASE WHEN j.LeaseEndsAt > d.EndsAt THEN j.LeaseEndsAt ELSE d.EndsAt END
+OUTPUT inserted.RunId INTO @postponed (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]',
+    celery_retries int '$[3]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+CROSS APPLY (
+    SELECT
+        DATEADD(
+            MICROSECOND, ROUND(1000000 * (r.LeaseSeconds - FLOOR(r.LeaseSeconds)), 0),
+            DATEADD(SECOND, FLOOR(r.LeaseSeconds), @now)
+        ) AS EndsAt
+) AS d
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
+    AND j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+    AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries)
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @postponed;
 
 -- name: extend_leases
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)

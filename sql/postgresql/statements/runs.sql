@@ -140,7 +140,11 @@ WHERE
         (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
         -- What can never be published: only the beat that holds the claim knows that.
         OR (:only_unstarted = 1 AND JobRuns.State = 'claimed' AND p.state IN ('retry', 'dlq'))
-        OR (JobRuns.State = 'running' AND p.state <> 'dispatched')
+        OR (
+            JobRuns.State = 'running'
+            -- Only its own worker may hand a run over that it has begun.
+            AND (p.state <> 'dispatched' OR (:only_unstarted = 0 AND :only_ended = 0))
+        )
     )
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
     AND (

@@ -67,7 +67,10 @@ free AS MATERIALIZED (
         p.job_fence IS NULL AND r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Fence = p.fence
         AND (
             -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
-            (r.State = 'dispatched' AND (r.Exclusive = 0 OR coalesce(r.Reason, '') <> 'never started'))
+            (
+                r.State = 'dispatched' AND r.StartedAt IS NULL
+                AND (r.Exclusive = 0 OR coalesce(r.Reason, '') <> 'never started')
+            )
             OR (
                 r.Exclusive = 0
                 AND (
@@ -124,7 +127,7 @@ r AS MATERIALIZED (
     LEFT JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
     WHERE
         r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = :namespace
-        AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+        AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
         AND (
             j.Id IS NULL OR j.DeleteRequested = 1
             OR (
@@ -161,6 +164,35 @@ SELECT
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
 WHERE r.Namespace = :namespace;
+
+-- name: postpone_starts
+-- rows: run_id uuid, claim_id uuid, fence bigint, celery_retries integer
+-- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
+-- A missing row: it has begun, or has no deadline, or the claim is another's; or somebody keeps the job's row locked.
+WITH p (run_id, claim_id, fence, celery_retries) AS (:rows),
+
+mine AS MATERIALIZED (
+    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.celery_retries, r.LeaseSeconds
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
+    WHERE
+        r.Namespace = :namespace AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
+        AND j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+        AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries)
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+
+UPDATE Jobs SET
+    -- What a worker holds was published, even where its beat has not said so yet.
+    PublishedAt = coalesce(Jobs.PublishedAt, statement_timestamp()),
+    LeaseEndsAt = greatest(Jobs.LeaseEndsAt, statement_timestamp() + mine.LeaseSeconds * interval '1 second')
+FROM mine
+WHERE
+    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
+    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL
+    AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < mine.celery_retries)
+RETURNING Jobs.RunId;
 
 -- name: extend_leases
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, lease_seconds float8

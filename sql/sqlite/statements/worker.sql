@@ -79,7 +79,7 @@ WHERE
             AND (
                 -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
                 (
-                    JobRuns.State = 'dispatched'
+                    JobRuns.State = 'dispatched' AND JobRuns.StartedAt IS NULL
                     AND (JobRuns.Exclusive = 0 OR coalesce(JobRuns.Reason, '') <> 'never started')
                 )
                 OR (
@@ -116,7 +116,7 @@ r AS MATERIALIZED (
     LEFT JOIN Jobs AS j ON j.Id = r.JobId
     WHERE
         r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = :namespace
-        AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+        AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
         AND (
             j.Id IS NULL OR j.DeleteRequested = 1
             OR (
@@ -152,6 +152,24 @@ SELECT
 FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
 WHERE r.Namespace = :namespace;
+
+-- name: postpone_starts
+-- rows: run_id, claim_id, fence, celery_retries
+-- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
+-- A missing row: it has begun, or has no deadline, or the claim is another's.
+WITH p (run_id, claim_id, fence, celery_retries) AS (:rows)
+
+UPDATE Jobs SET
+    -- What a worker holds was published, even where its beat has not said so yet.
+    PublishedAt = coalesce(Jobs.PublishedAt, :now),
+    LeaseEndsAt = max(Jobs.LeaseEndsAt, after(:now, r.LeaseSeconds))
+FROM p
+CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
+WHERE
+    r.Namespace = :namespace AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
+    AND Jobs.Id = r.JobId AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    AND Jobs.LockedBy IS NOT NULL AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < p.celery_retries)
+RETURNING RunId;
 
 -- name: extend_leases
 -- rows: job_id, run_id, claim_id, fence, lease_seconds

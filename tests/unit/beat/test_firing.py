@@ -81,6 +81,9 @@ class House:
     def say_alive(self) -> None:
         self.heard.append({key: ask() for key, ask in self.told.items()})
 
+    def unleasable(self) -> frozenset[str]:
+        return frozenset()
+
     def leases(self, queue: str | None) -> bool:
         return self.has_workers
 

@@ -17,7 +17,15 @@ CLAIM = Claim("j1", "nightly", "shop.report", [1], {}, {}, "r1", "secret", 7, SL
 
 def test_the_header_carries_the_claim_and_what_the_ecosystem_reads() -> None:
     assert messages.header(CLAIM, "s1", "default") == {
-        "sqlbeat": {"v": 1, "store": "s1", "namespace": "default", "run": "r1", "claim": "secret", "fence": 7},
+        "sqlbeat": {
+            "v": 1,
+            "store": "s1",
+            "namespace": "default",
+            "run": "r1",
+            "claim": "secret",
+            "fence": 7,
+            "lease": 120.0,
+        },
         "celery_beat_task": True,
         "periodic_task_name": "nightly",
     }

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
 from celery_sqlbeat.lifecycle import Ending, after_success
-from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest
+from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
@@ -65,6 +65,11 @@ class Line:
         self._before("extend", [run.run_id for run, _ in held])
         lost, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
         return self._after("extend", Extended(lost, self.locked & {run.run_id for run, _ in held}))
+
+    def postpone(self, unbegun: Iterable[Unbegun]) -> set[str]:
+        rows = list(unbegun)
+        self._before("postpone", [one.run_id for one in rows])
+        return self._after("postpone", self._store.postpone(rows))
 
     def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
         rows = list(outcomes)

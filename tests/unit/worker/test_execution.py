@@ -134,7 +134,7 @@ class Loop:
 
 
 def execution_of(req: Request, office: Any, stop: Any, running: set[Execution], marks: Marks) -> Execution:
-    header = Header._make((*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
+    header = Header(*(*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
     return Execution(req, header, office, Loop(), marks, stop, running)
 
 

@@ -17,7 +17,7 @@ from tests.unit.worker.test_header import RAW
 
 def gate_on(value: int, initial: int = 8) -> tuple[Gate, Any]:
     qos = cast(Any, QoS)(lambda prefetch_count: None, value)
-    gate = Gate(cast(Any, None), cast(Any, None))
+    gate = Gate(cast(Any, None), cast(Any, None), cast(Any, None))
     gate.connected(SimpleNamespace(qos=qos, initial_prefetch_count=initial))
     return gate, qos
 
@@ -49,7 +49,7 @@ def test_never_fewer_messages_come_than_celery_would_have_it() -> None:
 
 
 def test_without_a_connection_there_is_nothing_to_change() -> None:
-    Gate(cast(Any, None), cast(Any, None)).read_ahead(32)
+    Gate(cast(Any, None), cast(Any, None), cast(Any, None)).read_ahead(32)
 
 
 class Office:
@@ -67,7 +67,9 @@ def test_a_revoked_message_ends_its_run_whatever_it_says_of_itself(forged: dict[
     """So do the messages of Celery's retries, which have all the headers of the one before."""
     office = Office()
     request: dict[str, Any] = {"id": RAW["run"], "retries": 1, "delivery_info": {"redelivered": False}}
-    Gate(cast(Any, office), cast(Any, None)).bury(Context({**request, HEADER: {**RAW, **forged}}), expired=False)
+    Gate(cast(Any, office), cast(Any, None), cast(Any, None)).bury(
+        Context({**request, HEADER: {**RAW, **forged}}), expired=False
+    )
     assert office.asked == [RAW["run"]]
 
 
@@ -76,7 +78,7 @@ def test_the_end_of_a_run_that_has_begun_here_is_told_by_others() -> None:
     request: dict[str, Any] = {"id": RAW["run"], "retries": 0, "delivery_info": {"redelivered": False}, HEADER: RAW}
     begun = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, run_id="r", job_id="j")
     running.write(request, cast(Any, begun), 0)
-    Gate(cast(Any, office), cast(Any, None)).bury(Context(request), expired=False)
+    Gate(cast(Any, office), cast(Any, None), cast(Any, None)).bury(Context(request), expired=False)
     assert office.asked == []
 
 

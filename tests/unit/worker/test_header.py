@@ -15,7 +15,7 @@ REQUEST = {"id": CLAIM.run_id, "retries": 2}
 
 
 def test_what_a_beat_writes_is_read() -> None:
-    assert read(RAW, REQUEST) == Header(STORE, "default", CLAIM.run_id, CLAIM.claim_id, 7, 2)
+    assert read(RAW, REQUEST) == Header(STORE, "default", CLAIM.run_id, CLAIM.claim_id, 7, 2, CLAIM.lease_seconds)
 
 
 def test_the_id_of_a_store_on_sqlite_is_no_uuid() -> None:
