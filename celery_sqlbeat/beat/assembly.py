@@ -17,6 +17,7 @@ from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
 from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.handing_back import HandingBack
 from celery_sqlbeat.beat.importing import Importing
+from celery_sqlbeat.beat.lasting import LongRuns
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.rules import rules_of
@@ -117,7 +118,8 @@ def assemble(
     )
     back = HandingBack(stock_file, schedule, code.owner, store.for_code()) if stock_file else None
     tending = Tending(beat_store, planner, settings.lock_timeout, code.owner)
-    housekeeping = _housekeeping(standing, tending, importing, tick.stir, settings.poll_interval, machine)
+    lasting = LongRuns(store.for_admin(), rules, machine.clock)
+    housekeeping = _housekeeping(standing, tending, importing, lasting, tick.stir, settings.poll_interval, machine)
     housekeeping()  # once before the first fire, so that rows written by hand are in order
     cleaning = Cleaning(store.for_admin(), settings.history_days, machine.clock)
     cleanup = Duties("cleanup", [Duty("the clean-up", cleaning.clean, machine.clock, machine.random)], machine.clock)
@@ -128,6 +130,7 @@ def _housekeeping(
     standing: Standing,
     tending: Tending,
     importing: Importing,
+    lasting: LongRuns,
     stir: Callable[[], None],
     poll: float,
     machine: Machine,
@@ -151,11 +154,16 @@ def _housekeeping(
         importing.keep()
         return 2 * poll
 
+    def tell_long_runs() -> float:
+        lasting.tell()
+        return poll
+
     duties = {
         "saying that this beat is alive": say_alive,
         "bringing rows in order": tend,
         "freeing locks without a run": free_strays,
         "bringing the code into the table": keep_code,
+        "telling of long runs": tell_long_runs,
     }
     made = [Duty(name, work, machine.clock, machine.random) for name, work in duties.items()]
     return Duties("housekeeping", made, machine.clock)

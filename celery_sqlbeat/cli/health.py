@@ -32,11 +32,14 @@ def health(ctx: click.Context, here: bool, liveness: bool, max_lag: float, as_js
     with handle_of(ctx) as beat:
         try:
             problems = _problems(beat, here, liveness, max_lag)
+            warnings = [] if here or liveness else _warnings(beat)
         except TransientError as error:
-            problems = [] if liveness else [str(error)]
+            problems, warnings = ([] if liveness else [str(error)]), []
     if as_json:
-        print_json({"healthy": not problems, "problems": problems})
+        print_json({"healthy": not problems, "problems": problems, "warnings": warnings})
     else:
+        for warning in warnings:
+            click.echo(f"Warning: {warning}", err=True)
         for problem in problems:
             click.echo(f"Error: {problem}", err=True)
         if not problems:
@@ -59,6 +62,14 @@ def _problems(beat: Handle, here: bool, liveness: bool, max_lag: float) -> list[
     if here:
         return judged.of_this_machine(seen, socket.gethostname())
     return judged.of_the_namespace(seen, read_lag(store), max_lag, list(refused_jobs(store, nodes).values()))
+
+
+def _warnings(beat: Handle) -> list[str]:
+    """What may be meant so: a probe that restarted something for it would do harm."""
+    from celery_sqlbeat.long_runs import LEAST_SECONDS, MOST_RUNS, long_runs
+
+    running = beat.ready().for_admin().running(LEAST_SECONDS, MOST_RUNS)
+    return [str(run) for run in long_runs(running, beat.rules)]
 
 
 def _runs(pid: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from celery_sqlbeat.beat.entries import EntryProblem
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.handle.status import Process
+from celery_sqlbeat.long_runs import LongRun
 from celery_sqlbeat.model import LivingRelease
 from celery_sqlbeat.policy import Policy
 from celery_sqlbeat.roster import Answer
@@ -51,6 +52,8 @@ class Ground:
     """What the living beats have in their code."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Jobs whose messages nobody takes: what beats tell of them, by name."""
+    long_runs: Sequence[LongRun] = ()
+    """Runs that go on for several intervals of their job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.handle.refused import refused_jobs
 from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
 from celery_sqlbeat.handle.status import HOUR, processes, server_clock
+from celery_sqlbeat.long_runs import LEAST_SECONDS, MOST_RUNS, long_runs
 from celery_sqlbeat.model import JobRecord
 from celery_sqlbeat.store import Store
 
@@ -31,7 +32,8 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     seen = nodes.seen(HOUR)
     living = store.for_code().living(settings.beat_alive)
     jobs = read_jobs(app, store, rules, seconds)
-    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused_jobs(store, seen))
+    lasting = list(long_runs(store.for_admin().running(LEAST_SECONDS, MOST_RUNS), rules))
+    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused_jobs(store, seen), lasting)
 
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:

@@ -27,6 +27,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
         yield Finding("error", "quarantine", f"{more} more jobs are set aside", "correct these first, and check again")
     yield from _refused(facts)
     yield from _unknown_tasks(facts)
+    for run in facts.ground.long_runs[:MOST_ROWS]:
+        yield Finding("warning", "long-run", str(run), run.remedy)
     if not jobs.is_whole:
         yield Finding(
             "note", "jobs", f"only the first {len(jobs.seen)} jobs were looked at", "give the check more --timeout"

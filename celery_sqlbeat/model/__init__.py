@@ -35,6 +35,7 @@ from celery_sqlbeat.model.records import (
     JobDraft,
     JobRecord,
     Node,
+    RunningJob,
     RunRecord,
     SeenNode,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "Quarantine",
     "RefusedStart",
     "RunRecord",
+    "RunningJob",
     "SeenNode",
     "Slot",
     "StartRequest",

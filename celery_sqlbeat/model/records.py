@@ -82,6 +82,26 @@ class JobRecord(NamedTuple):
     now: datetime
 
 
+class RunningJob(NamedTuple):
+    """A job whose body runs, or was about to, with the run that it is in."""
+
+    job_id: str
+    job_name: str
+    task_name: Any
+    schedule: Any
+    interval_minutes: Any
+    time_zone: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    policies: Any
+    lock_timeout_minutes: Any
+    run_id: str
+    worker: str | None
+    started_at: datetime
+    now: datetime
+
+
 class JobCounts(NamedTuple):
     """How many jobs of a namespace are of each kind."""
 

@@ -9,7 +9,17 @@ from datetime import datetime, timezone
 
 from celery_sqlbeat.checks import is_text
 from celery_sqlbeat.lifecycle import CANCELLED, Ending
-from celery_sqlbeat.model import MANUAL, PAUSED, GapRecord, JobChange, JobCounts, JobDraft, JobRecord, RunRecord
+from celery_sqlbeat.model import (
+    MANUAL,
+    PAUSED,
+    GapRecord,
+    JobChange,
+    JobCounts,
+    JobDraft,
+    JobRecord,
+    RunningJob,
+    RunRecord,
+)
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.protocol import ANY_VERSION, FIRST_ID, LAST_ID
 from celery_sqlbeat.store.run_store import Release, delete_free, release
@@ -56,6 +66,10 @@ class SqlAdminStore:
 
     def counts(self) -> JobCounts:
         return JobCounts._make(self._database.read("count_jobs", namespace=self._namespace)[0])
+
+    def running(self, least_seconds: float, most: int) -> list[RunningJob]:
+        scope = {"namespace": self._namespace, "since_seconds": least_seconds, "page_size": most}
+        return [RunningJob._make(row) for row in self._database.read("read_running", **scope)]
 
     def states(self, since_seconds: float) -> dict[str, int]:
         rows = self._database.read("count_states", namespace=self._namespace, since_seconds=since_seconds)

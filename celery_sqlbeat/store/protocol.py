@@ -30,6 +30,7 @@ from celery_sqlbeat.model import (
     Plan,
     Quarantine,
     RefusedStart,
+    RunningJob,
     RunRecord,
     SeenNode,
     StartedRun,
@@ -276,6 +277,9 @@ class AdminStore(Protocol):
 
     def counts(self) -> JobCounts:
         """How many jobs there are of each kind."""
+
+    def running(self, least_seconds: float, most: int) -> list[RunningJob]:
+        """Jobs whose run began so many seconds ago or earlier and goes on; the oldest runs first."""
 
     def states(self, since_seconds: float) -> dict[str, int]:
         """How many attempts of the slots of the last seconds are in each state; each skipped slot counts."""

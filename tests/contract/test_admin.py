@@ -351,3 +351,18 @@ def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
     assert world.worker.finish([]) == set()
     assert len(world.admin.add_jobs([draft(f"{n:04}") for n in range(amount)])) == amount
     assert len(world.claim().claims) == amount
+
+
+def test_runs_that_go_on_are_listed_with_their_jobs_also_those_beside_others(world: World) -> None:
+    alone, beside = world.add("alone"), world.add("beside", Policies='{"overlap": "allow"}')
+    waiting = world.add("waiting")
+    claims = {claim.job_name: claim for claim in world.claim().claims}
+    world.publish(claims[alone], claims[waiting])
+    runs = {name: world.start(claims[name]) for name in (alone, beside)}
+    assert world.store.for_admin().running(10.0, 10) == []
+    world.later(11)
+    found = world.store.for_admin().running(10.0, 10)
+    assert {row.job_name: row.run_id for row in found} == {name: run.run_id for name, run in runs.items() if run}
+    assert all((row.now - row.started_at).total_seconds() >= 10 and row.worker for row in found)
+    assert len(world.store.for_admin().running(10.0, 1)) == 1
+    assert world.store.for_admin().running(60.0, 10) == []

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +74,27 @@ def test_a_child_that_stands_still_is_killed(make_workers: MakeWorkers) -> None:
         assert_calm(worker)
 
     together({lane: make_workers(lane) for lane in lanes("prefork")}, scenario)
+
+
+def run_command(shop: WorkerShop, command: str) -> str:
+    line = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", "sqlbeat", command]
+    path = f"{Path(__file__).parents[2]}{os.pathsep}{shop.folder}"
+    ran = subprocess.run(line, cwd=shop.folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    return f"{ran.stderr}\n{ran.stdout}"
+
+
+def test_a_run_that_goes_on_for_intervals_of_its_job_is_told(make_workers: MakeWorkers) -> None:
+    shop = make_workers(Lane("threads", "redis", "sqlite", "late"))
+    worker = shop.work("threads").ready()
+    job = shop.order("work.sleep", 600, name="hangs", schedule="every 2s")
+    beat = shop.start()
+    shop.wait_for_start(job)
+    beat.says(f"job {job}: run", seconds=PATIENCE)
+    beat.says("goes on for", seconds=PATIENCE)
+    for command in ("health", "check"):
+        said = run_command(shop, command)
+        assert f"job {job}: run" in said and "of its intervals" in said, said
+        assert command == "check" or "\nhealthy\n" in said
+    shop.store.for_admin().cancel(job)
+    beat.stop()
+    worker.stop()

@@ -15,7 +15,7 @@ LAYERS = [  # from the lowest; a room may import from lower layers, and from its
     {"config", "machine", "model", "options", "policy", "url"},
     {"schedule"},
     {"definition", "lifecycle"},
-    {"audit", "planning"},
+    {"audit", "long_runs", "planning"},
     {"store"},
     {"beat", "worker"},
     {"demo", "entry", "handle"},

@@ -144,6 +144,28 @@ SELECT
 FROM dbo.Jobs
 WHERE Namespace = @namespace;
 
+-- name: read_running
+-- Runs that began @since_seconds ago or earlier and go on, by the indexes of held jobs and runs. Zero rows: none.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT TOP (@page_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, r.RunId, r.StartedBy, r.StartedAt, @now AS Now
+FROM dbo.JobRuns AS r
+INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.RunId IN (
+        SELECT h.RunId
+        FROM dbo.Jobs AS h
+        WHERE h.Namespace = @namespace AND h.LockedBy IS NOT NULL
+        UNION ALL
+        SELECT b.RunId
+        FROM dbo.JobRuns AS b
+        WHERE b.Namespace = @namespace AND b.HeldBy IS NOT NULL
+    )
+    AND r.State = 'running' AND r.StartedAt <= DATEADD(MILLISECOND, -1000 * @since_seconds, @now)
+ORDER BY r.StartedAt;
+
 -- name: count_states
 -- How many attempts of the slots of the last @since_seconds seconds are in each state. Zero rows: nothing was due.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();

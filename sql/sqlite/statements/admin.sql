@@ -104,6 +104,27 @@ SELECT
 FROM Jobs
 WHERE Namespace = :namespace;
 
+-- name: read_running
+-- Runs that began :since_seconds ago or earlier and go on, by the indexes of held jobs and runs. Zero rows: none.
+SELECT
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, r.RunId, r.StartedBy, r.StartedAt, :now AS Now
+FROM JobRuns AS r
+INNER JOIN Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.RunId IN (
+        SELECT h.RunId
+        FROM Jobs AS h
+        WHERE h.Namespace = :namespace AND h.LockedBy IS NOT NULL
+        UNION ALL
+        SELECT b.RunId
+        FROM JobRuns AS b
+        WHERE b.Namespace = :namespace AND b.HeldBy IS NOT NULL
+    )
+    AND r.State = 'running' AND r.StartedAt <= after(:now, -:since_seconds)
+ORDER BY r.StartedAt
+LIMIT :page_size;
+
 -- name: count_states
 -- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
 SELECT State, sum(SlotCount) AS Slots
