@@ -54,6 +54,7 @@ CANNOT_BE_PUBLISHED = "cannot be published"
 NEVER_STARTED = "never started"
 OVERLAP = "overlap"
 JOB_DELETED = "job deleted"
+REPLACED_REASON = "replaced"  # of a run that made room for the next slot of its job
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LEFT_TO_STRATEGY = "left to the strategy of its task"
 LONGEST_REASON = 200  # characters, as wide as the column

@@ -4,7 +4,7 @@ Pure: it runs between reading and writing in the transaction of a claim, so it n
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from celery_sqlbeat import lifecycle
@@ -13,8 +13,11 @@ from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import (
     CODE_SCHEDULE,
+    LEFT,
     LONGEST_QUARANTINE,
+    REPLACED,
     SCHEDULE,
+    SENT_BACK,
     Advance,
     Attempt,
     Claim,
@@ -25,9 +28,11 @@ from celery_sqlbeat.model import (
     Mend,
     Plan,
     Quarantine,
+    ReplaceableRun,
     Slot,
 )
-from celery_sqlbeat.schedule import Gap, Misfire, Skip
+from celery_sqlbeat.policy import ALLOW, REPLACE, SKIP
+from celery_sqlbeat.schedule import Fire, Gap, Misfire, Skip, Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +48,23 @@ class Planner:
         self._ids = ids or Ids()
         self._code = code or {}
 
-    def __call__(self, due: Sequence[DueJob], attempts: Mapping[str, Attempt]) -> Plan:
-        """The plan for one batch. No row can stop the others."""
+    def __call__(
+        self, due: Sequence[DueJob], attempts: Mapping[str, Attempt], beside: Callable[[str], int] = lambda _: 0
+    ) -> Plan:
+        """The plan for one batch. No row can stop the others.
+
+        `beside`: how many runs of a job go on, asked where only so many may.
+        """
         plan = Plan([], [], [], [], [])
         run_ids, claim_ids = self._ids.run_ids(len(due)), self._ids.claim_ids(len(due))
         for job, run_id, claim_id in zip(due, run_ids, claim_ids, strict=True):
             try:
-                self._plan_one(plan, job, attempts, run_id, claim_id)
+                definition = self._definition(job)
+                most = definition.policy.max_parallel if definition.policy.overlap == ALLOW else None
+                if most is not None and beside(job.job_id) >= most:
+                    self._pass_by(plan, job, definition)
+                else:
+                    self._plan_one(plan, job, definition, attempts, run_id, claim_id)
             except Exception as error:
                 # What was planned before it turned out that the row cannot run is not written either.
                 plan.gaps[:] = [gap for gap in plan.gaps if gap.job_id != job.job_id]
@@ -72,21 +87,55 @@ class Planner:
                     quarantines.append(Quarantine(row.job_id, row.job_name, row.fence, reason))
         return mends, quarantines
 
-    def _plan_one(self, plan: Plan, job: DueJob, attempts: Mapping[str, Attempt], run_id: str, claim_id: str) -> None:
-        definition = self._definition(job)
+    def makes_room(self, run: ReplaceableRun) -> tuple[bool, datetime | None]:
+        """Whether a run makes room for the slot that has come; if not, for which later one it may.
+
+        What waits in the queue has not begun: each slot would send one more message while all workers are away.
+        """
+        try:
+            definition = read_definition(run, self._rules)
+        except FieldError:
+            return False, None  # it is set aside for that when it is due
+        if definition.policy.overlap != REPLACE or not isinstance(definition.timeline, Timeline):
+            return False, None
+        if run.started:
+            return True, None
+        return False, definition.timeline.passed_by(run.replace_at, run.now, run.job_id).next_slot
+
+    def _pass_by(self, plan: Plan, job: DueJob, definition: Definition) -> None:
+        """As many runs go on as may: the slots that have come do not run. An attempt that waits goes on waiting."""
+        due = job.next_run_time
+        if job.run_id is None and job.left_run_id is None and isinstance(due, datetime) and due <= job.now:
+            answer = definition.timeline.passed_by(instant("NextRunTime", due), job.now, job.job_id)
+            self._advance(plan, job, answer)
+
+    def _advance(self, plan: Plan, job: DueJob, answer: Skip) -> None:
+        if answer.gap is not None:
+            plan.gaps.append(_gap_record(self._ids, job, answer.gap))
+        plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
+
+    def _plan_one(
+        self,
+        plan: Plan,
+        job: DueJob,
+        definition: Definition,
+        attempts: Mapping[str, Attempt],
+        run_id: str,
+        claim_id: str,
+    ) -> None:
         prior = attempts.get(job.run_id) if job.run_id else None
         left = attempts.get(job.left_run_id) if job.left_run_id else None
         if left is not None and left.state in (lifecycle.CLAIMED, lifecycle.RUNNING):
             if left.advances:
                 prior, job = left, job._replace(extra=0)  # the schedule's own slot; an extra one waits on in the outbox
             else:
-                plan.left.append(LeftAttempt(left.run_id, True, job.job_id))
+                plan.left.append(LeftAttempt(left.run_id, SENT_BACK, job.job_id))
         if prior is not None and (prior.state == lifecycle.RUNNING or (job.extra and prior.state == lifecycle.RETRY)):
-            plan.left.append(LeftAttempt(prior.run_id, False, job.job_id))
+            plan.left.append(LeftAttempt(prior.run_id, LEFT, job.job_id))
         if prior is None or prior.state in lifecycle.OUTCOMES or (not job.extra and not prior.advances):
             slot = self._fresh_slot(plan, job, definition)
         else:
-            slot = _continued_slot(plan, job, definition, prior)
+            slot = self._replacing_slot(plan, job, definition, prior) or _continued_slot(job, definition, prior)
         if slot is None:
             return
         plan.claims.append(
@@ -100,10 +149,12 @@ class Planner:
                 slot,
                 definition.lease_seconds,
                 definition.max_retries,
-                definition.policy.overlap == "skip",
+                definition.policy.overlap != ALLOW,
                 job.code_key,
                 definition.timeline,
                 definition.policy.max_runtime,
+                _replace_at(job, definition, slot),
+                definition.policy.max_parallel if definition.policy.overlap == ALLOW else None,
             )
         )
 
@@ -115,14 +166,39 @@ class Planner:
             return Slot(SCHEDULE, slot, 1, 0, 0, due, None, True, None, False)
         due = instant("NextRunTime", due)
         last_run = None if job.last_run_time is None else instant("LastRunTime", job.last_run_time)
+        ran_until = job.ran_until if isinstance(job.ran_until, datetime) else None
+        # A slot that somebody set by hand is another one than the last claim planned, and is run.
+        if definition.policy.overlap == SKIP and ran_until is not None and due == job.planned_at and due <= ran_until:
+            self._advance(plan, job, definition.timeline.passed_by(due, min(ran_until, job.now), job.job_id))
+            return None
+        busy_until = max((at for at in (last_run, ran_until) if at is not None), default=None)
+        answer = self._answer(definition, job, due, busy_until)
+        if isinstance(answer, Skip):
+            self._advance(plan, job, answer)
+            return None
+        return self._slot(plan, job, answer)
+
+    def _replacing_slot(self, plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> Slot | None:
+        """The slot that takes the place of one that waits for its retry; None where none has come since."""
+        if definition.policy.overlap != REPLACE or prior.state != lifecycle.RETRY or job.extra or not prior.advances:
+            return None
+        following, _ = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
+        if following is None or following > job.now:
+            return None
+        answer = self._answer(definition, job, following, job.now)
+        if isinstance(answer, Skip):
+            return None
+        plan.left.append(LeftAttempt(prior.run_id, REPLACED, job.job_id))
+        return self._slot(plan, job, answer)
+
+    def _answer(self, definition: Definition, job: DueJob, due: datetime, busy_until: datetime | None) -> Fire | Skip:
         policy = definition.policy
         misfire = Misfire(policy.misfire, policy.misfire_grace, policy.catch_up_limit, self._rules.cron_deadline)
-        answer = definition.timeline.plan(due, job.now, last_run, misfire, job.job_id)
+        return definition.timeline.plan(due, job.now, busy_until, misfire, job.job_id)
+
+    def _slot(self, plan: Plan, job: DueJob, answer: Fire) -> Slot:
         if answer.gap is not None:
             plan.gaps.append(_gap_record(self._ids, job, answer.gap))
-        if isinstance(answer, Skip):
-            plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
-            return None
         return Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
 
     def _definition(self, row: DueJob | LooseRow) -> Definition:
@@ -155,10 +231,23 @@ class Planner:
         return Mend(row.job_id, row.fence, first, retry_at)
 
 
-def _continued_slot(plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> Slot:
+def _replace_at(job: DueJob, definition: Definition, slot: Slot) -> datetime | None:
+    """The first slot to come that finds this run still going on, where it is to make room for that one."""
+    timeline = definition.timeline
+    if definition.policy.overlap != REPLACE or not isinstance(timeline, Timeline):
+        return None  # only its code knows the slots of a custom schedule class
+    at = slot.planned_at
+    return at if at is None or at > job.now else timeline.passed_by(at, job.now, job.job_id).next_slot
+
+
+def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot:
     same_run = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
     planned_at, delay = None, None
-    if not job.extra:
+    if job.extra:
+        # The schedule's own slot, where it is to come: it may come while this run goes on.
+        due = job.next_run_time
+        planned_at = due if isinstance(due, datetime) and due > job.now else None
+    else:
         planned_at, delay = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
     return Slot(
         prior.kind,

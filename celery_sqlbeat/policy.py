@@ -20,6 +20,11 @@ SHORTEST_RUNTIME = 0.1  # seconds; a task that may take less than that has no ti
 MOST_RETRIES = 1000  # with the longest backoff of ten minutes that is a week; more is a job, not a retry
 MOST_CAUGHT_UP = 1000  # slots; one batch
 
+MOST_PARALLEL = 1000  # runs; more is no limit
+
+QUEUE, SKIP, ALLOW, REPLACE = OVERLAPS = ("queue", "skip", "allow", "replace")
+"""What becomes of a slot that comes due while the run before it goes on."""
+
 Fields = Mapping[str, Any]  # validated policies that somebody set; the others are left to what is less specific
 ErrorAt = Callable[[str | None, object, str], SqlbeatError]  # field (None: the whole), value, what is allowed
 
@@ -29,7 +34,7 @@ class Policy:
     """The policies of one job; durations are seconds, None means the setting of the same name."""
 
     cadence: str = "from_start"
-    overlap: str = "skip"
+    overlap: str = "queue"
     misfire: str = "coalesce"
     misfire_grace: float | None = None
     catch_up_limit: int = 10
@@ -38,13 +43,15 @@ class Policy:
     max_runtime: float | None = None
     timezone: str | None = None
     jitter: float = 0.0
+    max_parallel: int | None = None
 
 
 DEFAULT = Policy()
 
 KINDS: Mapping[str, checks.Kind] = {
     "cadence": checks.one_of("from_start", "fixed_rate", "fixed_delay"),
-    "overlap": checks.one_of("skip", "allow"),
+    "overlap": checks.one_of(*OVERLAPS),
+    "max_parallel": checks.optional(checks.whole(1, MOST_PARALLEL), "as many as there are slots"),
     "misfire": checks.one_of("coalesce", "skip", "catch_up"),
     "misfire_grace": checks.optional(checks.seconds(0), "no grace of its own"),
     "catch_up_limit": checks.whole(1, MOST_CAUGHT_UP),

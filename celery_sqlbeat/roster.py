@@ -6,6 +6,7 @@ Asked of the workers themselves: the register in the database knows only those w
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+RECALL = "sqlbeat_recall"  # the remote control that makes workers look whether they still hold runs
 STATS = "sqlbeat"  # under this name the extension shows in `inspect stats`
 
 

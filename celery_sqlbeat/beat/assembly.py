@@ -20,6 +20,7 @@ from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.lasting import LongRuns
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.reaping import Reaping
+from celery_sqlbeat.beat.replacing import Replacing
 from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
@@ -60,6 +61,7 @@ def assemble(
     bystanders: Bystanders | None = None,
     machine: Machine = THIS_MACHINE,
     stock_file: str | None = None,
+    recall: Callable[[Sequence[str]], None] = lambda _: None,
 ) -> Parts:
     """Everything that a beat needs, once the tables are there and say what the code says.
 
@@ -103,6 +105,7 @@ def assemble(
         settings.batch_size,
         machine.clock,
         bystanders,
+        Replacing(beat_store, planner, code.owner, settings.batch_size, recall),
     )
     tick = Tick(
         beat_store,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule
 
-from celery_sqlbeat.schedule import COALESCE, Fire, Misfire, Skip
+from celery_sqlbeat.schedule import COALESCE, OVERLAP, Fire, Gap, Misfire, Skip
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,11 @@ class CustomSlots:
             return Fire(due, answer.next_at, None, None)
         self._claimed = (last, answer.next_at) if mine is not None else None
         return Skip(None, answer.next_at)
+
+    def passed_by(self, due: datetime, until: datetime, key: str = "") -> Skip:
+        """The slot, not run, if the entry says that it is due; otherwise when to ask again."""
+        answer = self.plan(due, until)
+        return answer if isinstance(answer, Skip) else Skip(Gap(due, due, 1, OVERLAP), answer.next_slot)
 
     def next_after_retry(self, slot: datetime, now: datetime, key: str = "") -> tuple[datetime | None, float | None]:
         """When to ask again, if an attempt of this slot begins now."""

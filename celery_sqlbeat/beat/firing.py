@@ -99,9 +99,15 @@ class Firing:
         self.record()
         return Fired(claimed.looked_at > 0, claimed.looked_at >= self._batch_size)
 
-    def _planned(self, unleasable: AbstractSet[str], due: Sequence[DueJob], attempts: Mapping[str, Attempt]) -> Plan:
+    def _planned(
+        self,
+        unleasable: AbstractSet[str],
+        due: Sequence[DueJob],
+        attempts: Mapping[str, Attempt],
+        beside: Callable[[str], int],
+    ) -> Plan:
         """The plan, where runs need no lease of their job that nobody could keep: they go on beside each other."""
-        plan = self._plan(due, attempts)
+        plan = self._plan(due, attempts, beside)
         for at, claim in enumerate(plan.claims):
             if claim.task_name in unleasable:
                 plan.claims[at] = claim._replace(exclusive=False)

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 _REMIND_SECONDS = 600.0  # what others have to end is told again, not at every look
 _DIFFERENCES = (
-    "Two things differ from stock beat by design: a job does not start again while its last run goes on (overlap), "
-    "and a run that failed is tried again (max_retries). To have it as before, set "
+    "Two things differ from stock beat by design: a job does not start again while its last run goes on, but right "
+    "after it (overlap), and a run that failed is tried again (max_retries). To have it as before, set "
     'sqlbeat_policies = {"*": {"overlap": "allow", "max_retries": 0}}'
 )
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Publisher
+from celery_sqlbeat.beat.replacing import Replacing
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.definition import read_call
@@ -37,6 +38,7 @@ class Reaping:
         batch_size: int,
         clock: Callable[[], float] = time.monotonic,
         bystanders: Bystanders | None = None,
+        replacing: Replacing | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -48,9 +50,11 @@ class Reaping:
         self._batch_size = batch_size
         self._clock = clock
         self._bystanders = bystanders
+        self._replacing = replacing
 
     def reap(self) -> int:
-        """Deal with a batch of ended leases; returns how many were dealt with."""
+        """Deal with a batch of ended leases, and of runs that make room; returns how many were dealt with."""
+        replaced = self._replacing.replace() if self._replacing is not None else 0
         sent_at = self._clock()
         found = self._store.ended(self._batch_size)
         if found:  # the server's clock may have been set since the look that led here
@@ -78,7 +82,7 @@ class Reaping:
                     lease.fence,
                     ending.reason or ending.state,
                 )
-        return len(taken) + self._publish_again(waiting)
+        return replaced + len(taken) + self._publish_again(waiting)
 
     def _answer(self, lease: HeldLease) -> Ending | Republish | None:
         """What becomes of it; None where that is not known yet."""

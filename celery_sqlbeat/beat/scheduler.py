@@ -16,6 +16,7 @@ from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import entry_of
 from celery_sqlbeat.beat.duties import Background
 from celery_sqlbeat.beat.publishing import Publisher
+from celery_sqlbeat.beat.recall import Recall
 from celery_sqlbeat.beat.signals import signals_wait
 from celery_sqlbeat.beat.stock_file import is_there, runs_in_file
 from celery_sqlbeat.beat.trouble import Trouble
@@ -179,6 +180,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             runs_in_file(filename),
             Bystanders(lambda: queues_without_extension(self.app, _ROLL_SECONDS)),
             stock_file=filename if is_wanted else None,
+            recall=Recall(self.app),
         )
 
     def _entry_of(self, claim: Claim) -> Any:

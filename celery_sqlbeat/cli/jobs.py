@@ -67,7 +67,8 @@ def policy_options(command: F) -> F:
         ("catch_up_limit", int),
         ("misfire_grace", float),
         ("misfire", click.Choice(["coalesce", "skip", "catch_up"])),
-        ("overlap", click.Choice(["skip", "allow"])),
+        ("max_parallel", int),
+        ("overlap", click.Choice(["queue", "skip", "allow", "replace"])),
         ("cadence", click.Choice(["from_start", "fixed_rate", "fixed_delay"])),
     ):
         command = click.option(f"--{name.replace('_', '-')}", name, type=kind)(command)

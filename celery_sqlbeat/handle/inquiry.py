@@ -80,6 +80,10 @@ class _Unknown:
         """Never asked for: an explanation names no slots then."""
         raise NotImplementedError
 
+    def passed_by(self, *_: Any, **__: Any) -> Any:
+        """Never asked for, as `plan`."""
+        raise NotImplementedError
+
     def next_after_retry(self, *_: Any, **__: Any) -> Any:
         """Never asked for, as `plan`."""
         raise NotImplementedError

@@ -61,6 +61,7 @@ class Jobs:
         version: int | None = None,
         cadence: str | None = None,
         overlap: str | None = None,
+        max_parallel: int | None = None,
         misfire: str | None = None,
         misfire_grace: Any = None,
         catch_up_limit: int | None = None,
@@ -80,6 +81,7 @@ class Jobs:
         policies = {
             "cadence": cadence,
             "overlap": overlap,
+            "max_parallel": max_parallel,
             "misfire": misfire,
             "misfire_grace": misfire_grace,
             "catch_up_limit": catch_up_limit,

@@ -42,6 +42,8 @@ def _of_the_last(run: Run) -> str:
         return f"sent without a lease{_late(run, run.published_at)}; what became of it nobody recorded"
     if run.state == lifecycle.SKIPPED:
         return _SKIPPED.get(run.reason or "", f"skipped: {run.reason or 'no reason was recorded'}")
+    if run.state == lifecycle.CANCELLED and run.reason == lifecycle.REPLACED_REASON:
+        return "cancelled: the next slot came while it went on (overlap = replace)"
     if run.state == lifecycle.CANCELLED:
         return f"cancelled: {run.reason or 'no reason was recorded'}"
     if run.state == lifecycle.RUNNING:

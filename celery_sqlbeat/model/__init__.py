@@ -14,10 +14,13 @@ from celery_sqlbeat.model.code import (
 )
 from celery_sqlbeat.model.plan import (
     FINISHED,
+    LEFT,
     LONGEST_QUARANTINE,
     MANUAL,
     PAUSED,
+    REPLACED,
     SCHEDULE,
+    SENT_BACK,
     Advance,
     Attempt,
     Claim,
@@ -39,17 +42,20 @@ from celery_sqlbeat.model.records import (
     RunRecord,
     SeenNode,
 )
-from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow
+from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow, ReplaceableRun
 from celery_sqlbeat.model.runs import RefusedStart, StartedRun, StartRequest, Unbegun
 
 __all__ = [
     "CODE_SCHEDULE",
     "FINISHED",
+    "LEFT",
     "LEFT_THE_CODE",
     "LONGEST_QUARANTINE",
     "MANUAL",
     "PAUSED",
+    "REPLACED",
     "SCHEDULE",
+    "SENT_BACK",
     "Advance",
     "Attempt",
     "Beside",
@@ -76,6 +82,7 @@ __all__ = [
     "Plan",
     "Quarantine",
     "RefusedStart",
+    "ReplaceableRun",
     "RunRecord",
     "RunningJob",
     "SeenNode",

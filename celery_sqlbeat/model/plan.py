@@ -8,6 +8,9 @@ SCHEDULE = "schedule"  # the kinds of slot
 MANUAL = "manual"
 FINISHED = "finished"  # why the database disables a job whose schedule has no slot left
 LONGEST_QUARANTINE = 500  # characters, as wide as the column
+LEFT = 0  # what becomes of an attempt that another one follows: it stays as it is
+SENT_BACK = 1  # it was an extra slot that an unlocking by hand left behind, and waits in the outbox
+REPLACED = 2  # its slot makes room for the next one, and is over
 PAUSED = "paused"  # why slots of a job were skipped, and why it is disabled, where nobody gave another reason
 
 
@@ -64,6 +67,10 @@ class Claim(NamedTuple):
     """The slots of its job, for tools that want to see the schedule; None where it was not read."""
     max_runtime: float | None = None
     """How many seconds its body may take; None: as many as it likes."""
+    replace_at: datetime | None = None
+    """When its run is to make room for the next slot, if it goes on until then."""
+    max_parallel: int | None = None
+    """How many runs of its job may go on beside each other."""
 
 
 class GapRecord(NamedTuple):
@@ -79,13 +86,10 @@ class GapRecord(NamedTuple):
 
 
 class LeftAttempt(NamedTuple):
-    """An attempt that nothing waits for any more, because another one follows it.
-
-    `again` sends it to the outbox instead: it was an extra slot that an unlocking by hand left behind.
-    """
+    """An attempt that nothing waits for any more; another one follows it. `again`: LEFT, SENT_BACK or REPLACED."""
 
     run_id: str
-    again: bool
+    again: int
     job_id: str
 
 

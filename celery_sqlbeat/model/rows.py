@@ -27,11 +27,38 @@ class DueJob(NamedTuple):
     """The attempt that an unlocking by hand left behind."""
     run_id: str | None
     """The attempt that waits for its retry, or in the outbox."""
+    planned_at: Any
+    """The slot that the last claim planned to be the next one."""
+    ran_until: Any
+    """When the last run that had begun let go of the job."""
     extra: int
     """1 where this row stands for an attempt in the outbox, 0 where the schedule itself is due."""
     now: datetime
     """The server's clock when the row was read."""
     code_owner: str | None = None
+
+
+class ReplaceableRun(NamedTuple):
+    """A run that holds its job although the next slot has come, as `read_replaceable` gives it."""
+
+    job_id: str
+    job_name: str
+    task_name: Any
+    schedule: Any
+    interval_minutes: Any
+    time_zone: Any
+    args: Any
+    kwargs: Any
+    options: Any
+    policies: Any
+    lock_timeout_minutes: Any
+    code_key: str | None
+    run_id: str
+    claim_id: str
+    fence: int
+    replace_at: datetime
+    started: int
+    now: datetime
 
 
 class LooseRow(NamedTuple):

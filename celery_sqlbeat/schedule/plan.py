@@ -19,6 +19,7 @@ from celery_sqlbeat.schedule.series import GridSeries, IntervalSeries, grid_seri
 from celery_sqlbeat.schedule.text import Schedule
 from celery_sqlbeat.schedule.zone import TICK
 
+OVERLAP = "overlap"  # why a slot did not run: the run before it went on
 DEFAULT_GRACE = 60.0  # seconds; a slot later than this is skipped under misfire=skip, where the job does not say
 
 
@@ -114,6 +115,12 @@ class Timeline:
             return Fire(slot, series.following(slot), None, gap_before)
         return Fire(slot, *series.after_fired(slot, now), gap_before)
 
+    def passed_by(self, due: datetime, until: datetime, key: str = "") -> Skip:
+        """The slots from `due` on that came until then, and were passed by because a run went on."""
+        series = self._series(due, key)
+        last = series.latest(max(due, until))
+        return Skip(Gap(due, last, series.count_before(last) + 1, OVERLAP), series.after_skipped(last, until))
+
     def next_after_retry(self, slot: datetime, now: datetime, key: str = "") -> tuple[datetime | None, float | None]:
         """The next slot, or the delay from the end of the run, when a later attempt of this slot is claimed at `now`.
 
@@ -149,4 +156,4 @@ class Timeline:
 
 def _reason(first: datetime, last_run: datetime | None) -> str:
     """Missed while the previous run was still going, or for want of a beat."""
-    return "overlap" if last_run is not None and first <= last_run else "misfire"
+    return OVERLAP if last_run is not None and first <= last_run else "misfire"

@@ -9,7 +9,14 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from celery_sqlbeat.errors import DatabaseAway, RowRefused, StoreError, TransientError
-from celery_sqlbeat.lifecycle import CANCELLED, DISPATCHED, Ending, given_back
+from celery_sqlbeat.lifecycle import (
+    CANCELLED,
+    DISPATCHED,
+    LONGEST_QUEUED_SECONDS,
+    REPLACED_REASON,
+    Ending,
+    given_back,
+)
 from celery_sqlbeat.model import (
     LONGEST_QUARANTINE,
     SCHEDULE,
@@ -22,6 +29,7 @@ from celery_sqlbeat.model import (
     Mend,
     Plan,
     Quarantine,
+    ReplaceableRun,
 )
 from celery_sqlbeat.store.database import Conflict, Database
 from celery_sqlbeat.store.halving import in_halves
@@ -96,7 +104,7 @@ class SqlBeatStore:
             if among is not None:
                 due = [job for job in due if job.job_id in among]
             seen[:] = due
-            made = plan(due, _attempts(session, due))
+            made = plan(due, _attempts(session, due), partial(_beside, session))
             if renumbered:
                 made = _renumbered(session, made)
             won = self._write_claims(session, made.claims, dispatch_seconds)
@@ -173,6 +181,21 @@ class SqlBeatStore:
         releases = [Release(lease.job_id, lease.run_id, lease.claim_id, lease.fence, end) for lease, end in endings]
         free = partial(release, self._database, self._namespace, only_ended=True, grace_seconds=grace_seconds)
         return self._in_parts(releases, free, "was not taken over")()
+
+    def replaceable(self, batch_size: int, owner: str = "") -> list[ReplaceableRun]:
+        scope = {"namespace": self._namespace, "code_owner": owner}
+        found = self._database.read("read_replaceable", batch_size=batch_size, **scope)
+        return [ReplaceableRun._make(row) for row in found]
+
+    def replace(self, runs: Iterable[ReplaceableRun]) -> set[str]:
+        ending = Ending(CANCELLED, REPLACED_REASON)
+        releases = [Release(one.job_id, one.run_id, one.claim_id, one.fence, ending) for one in runs]
+        return self._in_parts(releases, partial(release, self._database, self._namespace), "was not replaced")()
+
+    def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
+        rows = [(one.job_id, one.run_id, one.claim_id, one.fence, at) for one, at in runs]
+        if rows:
+            self._database.fetch("postpone_replacing", sorted(rows, key=_by_run))
 
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
@@ -258,13 +281,22 @@ class SqlBeatStore:
     def _write_claims(self, session: Session, claims: list[Claim], dispatch_seconds: float) -> set[str]:
         if not claims:
             return set()
-        rows = [(c.job_id, c.fence - 1, c.run_id, c.claim_id, c.slot.planned_at) for c in claims]
+        rows = [(c.job_id, c.fence - 1, c.run_id, c.claim_id, c.slot.planned_at, c.replace_at) for c in claims]
         won = {row[0] for row in session.fetch("claim_jobs", rows, beat=self._beat, dispatch_seconds=dispatch_seconds)}
         new = [_new_run(c) for c in claims if not c.slot.same_run]
         if new:
             session.fetch("insert_runs", new, beat=self._beat)
         again = [
-            (c.run_id, c.claim_id, c.slot.delay_seconds, c.lease_seconds, c.max_retries, c.exclusive, c.max_runtime)
+            (
+                c.run_id,
+                c.claim_id,
+                c.slot.delay_seconds,
+                c.lease_seconds,
+                c.max_retries,
+                c.exclusive,
+                c.max_runtime,
+                c.max_parallel,
+            )
             for c in claims
             if c.slot.same_run
         ]
@@ -331,7 +363,13 @@ def _new_run(c: Claim) -> tuple[object, ...]:
         slot.advances,
         slot.continues,
         c.max_runtime,
+        c.max_parallel,
     )
+
+
+def _beside(session: Session, job_id: str) -> int:
+    """How many runs of a job go on, or are on their way to a worker."""
+    return int(session.fetch("read_beside", job_id=job_id, queued_seconds=LONGEST_QUEUED_SECONDS)[0][0])
 
 
 def _attempts(session: Session, due: Sequence[DueJob]) -> dict[str, Attempt]:

@@ -65,6 +65,7 @@ PARAMETERS = {
     "page_size": "int",
     "pid": "int",
     "policies": "nvarchar(max)",
+    "queued_seconds": "float(53)",
     "queues": "nvarchar(max)",
     "reason": "nvarchar(400)",
     "reschedule": "bit",

@@ -30,6 +30,7 @@ from celery_sqlbeat.model import (
     Plan,
     Quarantine,
     RefusedStart,
+    ReplaceableRun,
     RunningJob,
     RunRecord,
     SeenNode,
@@ -40,7 +41,9 @@ from celery_sqlbeat.model import (
 from celery_sqlbeat.store.steps import Steps
 from celery_sqlbeat.store.wake import Wake
 
-Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt]], Plan]
+Parallel = Callable[[str], int]
+"""How many runs of a job, by its id, go on beside each other."""
+Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt], Parallel], Plan]
 Answer = Callable[[], set[str]]
 """Waits for what a statement that is under way has done: the ids of the runs concerned. Called once."""
 CodePlans = Callable[[datetime, Sequence[CodeRow], Beside], CodeChanges]
@@ -145,6 +148,15 @@ class BeatStore(Protocol):
 
     def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
         """Take ended leases from their holders; those that were extended meanwhile are left alone."""
+
+    def replaceable(self, batch_size: int, owner: str = "") -> list[ReplaceableRun]:
+        """Runs that hold their jobs although the next slot has come, of jobs of this app and of none."""
+
+    def replace(self, runs: Iterable[ReplaceableRun]) -> set[str]:
+        """Cancel runs and free their jobs; the run ids returned have lost their leases by that."""
+
+    def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
+        """Let runs hold their jobs until another slot comes; None: until they end."""
 
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         """Give queued slots a later deadline; the run ids returned are this beat's to publish again."""

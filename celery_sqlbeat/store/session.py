@@ -11,7 +11,7 @@ from celery_sqlbeat.store.faults import Fault
 Row = tuple[Any, ...]
 Rows = Sequence[Sequence[Any]]
 
-_INSTANT = re.compile(r"(at|now|scheduledfor|lastslot|nextruntime|lastruntime)$", re.IGNORECASE)
+_INSTANT = re.compile(r"(at|now|scheduledfor|lastslot|nextruntime|lastruntime|ranuntil)$", re.IGNORECASE)
 
 
 class Session(Protocol):

@@ -14,14 +14,16 @@ class Wake(NamedTuple):
     held_ends_at: datetime | None
     outbox_at: datetime | None
     changes: int
+    replace_at: datetime | None = None
 
     def starts_at(self) -> datetime | None:
         """When there is something to claim."""
         return min((at for at in (self.due_at, self.outbox_at) if at is not None), default=None)
 
     def ends_at(self) -> datetime | None:
-        """When a lease ends."""
-        return min((at for at in (self.lease_ends_at, self.held_ends_at) if at is not None), default=None)
+        """When a lease ends, or a run is to make room for the next one."""
+        ends = (self.lease_ends_at, self.held_ends_at, self.replace_at)
+        return min((at for at in ends if at is not None), default=None)
 
     def stirs(self, before: "Wake") -> bool:
         """Whether more has happened since then than heartbeats."""

@@ -27,7 +27,8 @@ class Heartbeats:
         now = self._holdings.clock()
         held = [one for one in self._holdings.all() if one.is_extended]
         if any(_at(one) <= now for one in held):
-            self._extend([one for one in held if now >= one.sent_at + _SHARE_TO_JOIN * one.interval])
+            share = _SHARE_TO_JOIN
+            self._extend([one for one in held if one.is_recalled or now >= one.sent_at + share * one.interval])
         return max(
             0.0, min((_at(one) for one in held if one.is_extended), default=float("inf")) - self._holdings.clock()
         )
@@ -37,7 +38,7 @@ class Heartbeats:
             # Not what has come to its end meanwhile. The others' owners see that a heartbeat is under way.
             due = [one for one in due if one.is_extended]
             for one in due:
-                one.beating = True
+                one.beating, one.is_recalled = True, False
         try:
             self._send(due)
         finally:

@@ -57,6 +57,8 @@ class Holding:
         """Not before then the next heartbeat is tried, after one that failed."""
         self.is_extended = True
         """Whether heartbeats extend it: until its end, and never again once it was abandoned."""
+        self.is_recalled = False
+        """Whether somebody says that it may be lost: the next heartbeat comes at once."""
         self.beating = False
         """Whether a heartbeat of it is under way."""
         self.overdue_at = float("inf")
@@ -99,7 +101,7 @@ class Holding:
     @property
     def beat_at(self) -> float:
         """When the lease is next to be extended."""
-        return self.sent_at + self.interval
+        return self.sent_at if self.is_recalled else self.sent_at + self.interval
 
     @property
     def stop_at(self) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import weakref
+from importlib import import_module
 from typing import Any
 
 from celery import signals
@@ -33,6 +34,7 @@ def _on_worker_init(sender: Any, **_: Any) -> None:
         settings = read_settings(sender.app.conf, os.environ)
     except SettingError as error:
         raise SystemExit(f"celery-sqlbeat: {error}") from error  # the only error that Celery's signals let through
+    import_module("celery_sqlbeat.worker.recalling")  # it registers a remote control, which only workers have
     sender.sqlbeat = Extension(sender, settings)
     _extensions.add(sender.sqlbeat)
 

@@ -5,7 +5,7 @@ Without thread, socket, Celery or sleep: its owner calls its steps and gives the
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from celery_sqlbeat.config import stop_timeout
 from celery_sqlbeat.lifecycle import SUCCESS, Backoff, Ending, after_failure, after_lost_lease, given_back
@@ -112,6 +112,15 @@ class Keeper:
     def look_soon(self) -> None:
         """A message waits here whose deadline is to be moved on sooner than that of the others."""
         self._wake(BEAT)
+
+    def recall(self, run_ids: Collection[str]) -> int:
+        """Extend the leases of these runs at once, which tells whether they are held; returns how many are here."""
+        held = [one for one in self._holdings.all() if one.run.run_id in run_ids]
+        for one in held:
+            one.is_recalled = True
+        if held:
+            self._wake(BEAT)
+        return len(held)
 
     def close(self) -> None:
         """Begin nothing more: waiting messages are answered `Away`, what has not begun is given back.

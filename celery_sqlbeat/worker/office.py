@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
@@ -120,6 +120,10 @@ class Office:
             self._early = deque(one for one in self._early if one.request is not request)
         if self.keeper is not None:
             self.keeper.withdraw(request)
+
+    def recall(self, run_ids: Collection[str]) -> int:
+        """Look at once whether these runs are still held; returns how many of them are here."""
+        return self.keeper.recall(run_ids) if self.keeper is not None else 0
 
     def finish(
         self,

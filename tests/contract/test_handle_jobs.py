@@ -110,7 +110,7 @@ def test_an_interval_begins_one_interval_later_or_at_its_start(beat: Handle) -> 
         ({"enabled": "yes"}, "Enabled = 'yes'"),
         ({"start": "tomorrow"}, "StartAt = 'tomorrow'"),
         ({"start": NOON.replace(tzinfo=None)}, "StartAt = "),
-        ({"overlap": "maybe"}, "Policies.overlap = 'maybe': write one of 'skip', 'allow'"),
+        ({"overlap": "maybe"}, "Policies.overlap = 'maybe': write one of 'queue', 'skip', 'allow', 'replace'"),
         ({"timezone": "Mars/Base"}, "Policies.timezone = 'Mars/Base'"),
         ({"lock_timeout": 0.1}, "Policies.lock_timeout = 0.1"),
     ],

@@ -35,7 +35,7 @@ OVERLAP = '{"overlap": "allow"}'  # for the column Policies
 
 def earliest(wake: Wake) -> datetime | None:
     """The first of the instants at which a beat has something to do."""
-    instants = (wake.due_at, wake.lease_ends_at, wake.planned_at, wake.held_ends_at, wake.outbox_at)
+    instants = (wake.due_at, wake.lease_ends_at, wake.planned_at, wake.held_ends_at, wake.outbox_at, wake.replace_at)
     return min((at for at in instants if at is not None), default=None)
 
 

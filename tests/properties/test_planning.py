@@ -32,6 +32,9 @@ policies = st.sampled_from(
         '{"misfire": "catch_up", "catch_up_limit": 3}',
         '{"cadence": "fixed_rate", "jitter": 30}',
         '{"cadence": "fixed_delay", "overlap": "allow"}',
+        '{"overlap": "skip"}',
+        '{"overlap": "replace", "cadence": "fixed_rate"}',
+        '{"overlap": "allow", "max_parallel": 2}',
         '{"jitter": "much"}',
         "[]",
     ]
@@ -61,6 +64,8 @@ def due_jobs(draw: st.DrawFn, number: int) -> DueJob:
         fence=draw(st.integers(0, 5)),
         left_run_id=draw(st.one_of(st.none(), st.just(f"left-{number}"))),
         run_id=draw(st.one_of(st.none(), st.just(f"run-{number}"))),
+        planned_at=draw(st.one_of(past, odd)),
+        ran_until=draw(st.one_of(st.none(), past, odd)),
         extra=draw(st.integers(0, 1)),
         now=NOW,
     )
@@ -99,7 +104,7 @@ def test_each_row_becomes_exactly_one_thing(data: st.DataObject) -> None:
 def test_each_loose_row_is_mended_or_set_aside(data: st.DataObject) -> None:
     job = data.draw(due_jobs(1))
     facts = job._asdict()
-    for name in ("left_run_id", "run_id", "extra"):
+    for name in ("left_run_id", "run_id", "planned_at", "ran_until", "extra", "code_owner"):
         del facts[name]
     row = LooseRow(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0)
     mends, quarantines = Planner(RULES).mend([row])

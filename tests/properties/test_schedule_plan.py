@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_sqlbeat.schedule import (
+    COALESCE,
     Cron,
     Every,
     Fire,
@@ -118,3 +119,56 @@ def test_a_new_jitter_does_not_fire_a_point_twice(
     assert following is not None and following > slot
     new_offset = (Timeline(schedule, ZONE, after).first_slot(added_at, key=key) or point) - point
     assert following - new_offset > point
+
+
+RUNS = st.timedeltas(timedelta(milliseconds=1), timedelta(hours=30))
+
+
+@settings(max_examples=200, deadline=None)
+@given(GRIDS, JITTERS, INSTANTS, st.lists(RUNS, min_size=1, max_size=6))
+def test_a_grid_that_skips_what_came_due_during_a_run_goes_on_at_its_next_point(
+    schedule: Cron, jitter: float, added_at: datetime, runs: list[timedelta]
+) -> None:
+    """Also through the nights in which the clocks change."""
+    timeline = Timeline(schedule, ZONE, jitter)
+    first = due = timeline.first_slot(added_at, key=KEY)
+    assert first is not None and due is not None
+    offset = first - (next_after(schedule, added_at, ZONE) or first)
+    fired = skipped = 0
+    for took in runs:
+        plan = timeline.plan(due, due, None, COALESCE, KEY)
+        assert isinstance(plan, Fire) and plan.gap is None and plan.next_slot is not None
+        fired, until, following = fired + 1, due + took, plan.next_slot
+        if following <= until:
+            passed = timeline.passed_by(following, until, KEY)
+            assert passed.gap is not None and passed.next_slot is not None
+            assert passed.gap.first == following <= passed.gap.last <= until < passed.next_slot
+            assert passed.gap.reason == "overlap"
+            skipped, following = skipped + passed.gap.count, passed.next_slot
+        assert next_after(schedule, following - offset - TICK, ZONE) == following - offset
+        due = following
+    assert fired + skipped == count_between(schedule, first - offset, due - offset - TICK, ZONE)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.timedeltas(timedelta(milliseconds=1), timedelta(days=3)),
+    st.booleans(),
+    st.sampled_from(["from_start", "fixed_rate"]),
+    INSTANTS,
+    st.timedeltas(timedelta(), timedelta(days=60)),
+)
+def test_an_interval_that_skips_goes_on_at_a_multiple_of_it(
+    interval: timedelta, relative: bool, cadence: str, claimed_at: datetime, took: timedelta
+) -> None:
+    timeline = Timeline(Every(interval, relative), ZONE, cadence=cadence)
+    plan = timeline.plan(claimed_at, claimed_at, None, COALESCE, KEY)
+    assert plan.next_slot is not None
+    until = max(plan.next_slot, claimed_at + took)
+    passed = timeline.passed_by(plan.next_slot, until, KEY)
+    assert passed.gap is not None and passed.next_slot is not None
+    assert passed.gap.first == plan.next_slot <= passed.gap.last <= until < passed.next_slot
+    assert passed.gap.count == (passed.gap.last - passed.gap.first) // interval + 1
+    if not relative:
+        assert (passed.next_slot - claimed_at) % interval == timedelta(), "the claim and k intervals"
+        assert passed.next_slot - until <= interval

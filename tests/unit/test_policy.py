@@ -36,9 +36,10 @@ def test_every_policy_can_be_set() -> None:
         "max_runtime": timedelta(minutes=5),
         "timezone": "Australia/Lord_Howe",
         "jitter": 2,
+        "max_parallel": 4,
     }
     assert Policy(**policy_fields(given_policies, setting_error)) == Policy(
-        "fixed_rate", "allow", "catch_up", 120.0, 3, 0, 7.5, 300.0, "Australia/Lord_Howe", 2.0
+        "fixed_rate", "allow", "catch_up", 120.0, 3, 0, 7.5, 300.0, "Australia/Lord_Howe", 2.0, 4
     )
 
 
@@ -53,6 +54,9 @@ def test_what_a_mapping_leaves_out_is_the_default() -> None:
         ("cadence", "hourly"),
         ("cadence", None),
         ("overlap", True),
+        ("overlap", "maybe"),
+        ("max_parallel", 0),
+        ("max_parallel", "2"),
         ("misfire", "SKIP"),
         ("misfire_grace", -1),
         ("misfire_grace", float("nan")),

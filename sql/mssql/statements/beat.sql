@@ -24,7 +24,7 @@ INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId,
+    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
     0 AS Extra, @now AS Now, j.CodeOwner
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE
@@ -54,7 +54,7 @@ INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
+    j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
     1 AS Extra, @now AS Now, j.CodeOwner
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
@@ -94,7 +94,7 @@ GROUP BY r.JobId, r.ScheduledFor, r.Kind
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: claim_jobs
--- rows: job_id uniqueidentifier, fence bigint, run_id uniqueidentifier, claim_id uniqueidentifier, planned_at datetime2(6)
+-- rows: job_id uniqueidentifier, fence bigint, run_id uniqueidentifier, claim_id uniqueidentifier, planned_at datetime2(6), replace_at datetime2(6)
 -- A missing row: another beat was faster.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @ends_at datetime2(6) = DATEADD(
@@ -105,15 +105,16 @@ DECLARE @taken TABLE (Id uniqueidentifier NOT NULL);
 
 WITH free AS (
     SELECT
-        j.Id, j.LockedBy, j.LockedAt, j.ClaimedAt, j.LeaseEndsAt, j.PublishedAt, j.PlannedAt, j.StartedRetry,
+        j.Id, j.LockedBy, j.LockedAt, j.ClaimedAt, j.LeaseEndsAt, j.PublishedAt, j.PlannedAt, j.ReplaceAt, j.StartedRetry,
         j.Republishes, j.Fence, j.RunId, j.ClaimId,
-        p.run_id, p.claim_id, p.planned_at
+        p.run_id, p.claim_id, p.planned_at, p.replace_at
     FROM OPENJSON(@rows) WITH (
         job_id uniqueidentifier '$[0]',
         fence bigint '$[1]',
         run_id uniqueidentifier '$[2]',
         claim_id uniqueidentifier '$[3]',
-        planned_at datetime2(6) '$[4]'
+        planned_at datetime2(6) '$[4]',
+        replace_at datetime2(6) '$[5]'
     ) AS p
     INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
     WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
@@ -127,6 +128,7 @@ SET
     LeaseEndsAt = @ends_at,
     PublishedAt = NULL,
     PlannedAt = planned_at,
+    ReplaceAt = replace_at,
     StartedRetry = NULL,
     Republishes = 0,
     Fence = Fence + 1,
@@ -138,20 +140,20 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @taken;
 
 -- name: insert_runs
--- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier, max_runtime float(53)
+-- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier, max_runtime float(53), max_parallel int
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
     ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds
+    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds, MaxParallel
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
     p.claim_id, @beat, @now, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
-    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, @now, p.max_runtime
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, @now, p.max_runtime, p.max_parallel
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
     job_id uniqueidentifier '$[1]',
@@ -167,14 +169,15 @@ FROM OPENJSON(@rows) WITH (
     exclusive bit '$[11]',
     advances bit '$[12]',
     continues uniqueidentifier '$[13]',
-    max_runtime float(53) '$[14]'
+    max_runtime float(53) '$[14]',
+    max_parallel int '$[15]'
 ) AS p
 INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 LEFT OUTER JOIN dbo.JobRuns AS b ON b.RunId = p.continues
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: reopen_runs
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, delay_seconds float(53), lease_seconds float(53), max_retries int, exclusive bit, max_runtime float(53)
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, delay_seconds float(53), lease_seconds float(53), max_retries int, exclusive bit, max_runtime float(53), max_parallel int
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
@@ -198,6 +201,7 @@ SET
     MaxRetries = p.max_retries,
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
+    MaxParallel = p.max_parallel,
     DueAt = NULL
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
@@ -206,27 +210,33 @@ FROM OPENJSON(@rows) WITH (
     lease_seconds float(53) '$[3]',
     max_retries int '$[4]',
     exclusive bit '$[5]',
-    max_runtime float(53) '$[6]'
+    max_runtime float(53) '$[6]',
+    max_parallel int '$[7]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: leave_attempts
--- rows: run_id uniqueidentifier, again bit
--- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox. Their holders have lost them.
+-- rows: run_id uniqueidentifier, again int
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
+-- room for the next one. Their holders have lost them.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
 SET
     DueAt = CASE WHEN p.again = 1 THEN @now END,
-    State = CASE r.State WHEN 'claimed' THEN 'scheduled' ELSE 'retry' END,
-    PriorState = CASE r.State WHEN 'retry' THEN r.PriorState ELSE r.State END,
-    Reason = CASE r.State WHEN 'retry' THEN r.Reason ELSE N'unlocked by hand' END,
+    State = CASE WHEN p.again = 2 THEN 'cancelled' WHEN r.State = 'claimed' THEN 'scheduled' ELSE 'retry' END,
+    PriorState = CASE WHEN p.again <> 2 AND r.State = 'retry' THEN r.PriorState ELSE r.State END,
+    Reason = CASE
+        WHEN p.again = 2 THEN N'replaced'
+        WHEN r.State = 'retry' THEN r.Reason
+        ELSE N'unlocked by hand'
+    END,
     FinishedAt = CASE WHEN r.State <> 'claimed' THEN COALESCE(r.FinishedAt, @now) END,
     HeldBy = NULL,
     LeaseEndsAt = NULL
-FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', again bit '$[1]') AS p
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', again int '$[1]') AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE r.State IN ('retry', 'running', 'claimed')
 OPTION (LOOP JOIN, FORCE ORDER);
@@ -416,6 +426,57 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @changed;
 
+-- name: read_beside
+-- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT COUNT(*) AS Runs
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Beside))
+WHERE
+    r.JobId = @job_id AND r.MaxParallel IS NOT NULL
+    AND (
+        r.State IN ('claimed', 'running')
+        OR (
+            r.State = 'dispatched' AND r.StartedAt IS NULL AND r.Reason IS NULL
+            AND r.PublishedAt > DATEADD(SECOND, FLOOR(-@queued_seconds), @now)
+        )
+    );
+
+-- name: read_replaceable
+-- Zero rows: no run is to make room for the next slot of its job. A row that is locked is left for the next look.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT TOP (@batch_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.RunId, j.ClaimId, j.Fence, j.ReplaceAt,
+    CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started, @now AS Now
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST, READCOMMITTEDLOCK)
+WHERE
+    j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.RunId IS NOT NULL
+    AND j.Enabled = 1 AND j.Quarantine IS NULL AND j.ReplaceAt <= @now
+    AND (j.CodeOwner IS NULL OR @code_owner IN (N'', j.CodeOwner));
+
+-- name: postpone_replacing
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, replace_at datetime2(6)
+-- A missing row: the run has ended, or the job is in other hands.
+DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
+
+UPDATE j
+SET ReplaceAt = p.replace_at
+OUTPUT inserted.Id INTO @changed (Id)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]',
+    replace_at datetime2(6) '$[4]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
+WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @changed;
+
 -- name: free_strays
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
 -- The age of a lock is counted in seconds: added to an instant, a large number written by hand could leave the calendar.
@@ -456,7 +517,7 @@ SELECT Id, JobName, LockedBy FROM @changed;
 -- look again; what is not committed is found out by the claim, and a claim that is undone ends in its dispatch time.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @due_at datetime2(6), @due_at_again datetime2(6), @outbox_at datetime2(6), @outbox_at_again datetime2(6);
-DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6);
+DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6), @replace_at datetime2(6);
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
@@ -499,7 +560,14 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT
     @ends_at = MIN(j.LeaseEndsAt),
-    @planned_at = MIN(CASE WHEN j.PlannedAt > @now THEN j.PlannedAt END)
+    @planned_at = MIN(CASE WHEN j.PlannedAt > @now THEN j.PlannedAt END),
+    @replace_at = MIN(
+        CASE
+            WHEN
+                j.Enabled = 1 AND j.Quarantine IS NULL AND (j.CodeOwner IS NULL OR @code_owner IN (N'', j.CodeOwner))
+                THEN j.ReplaceAt
+        END
+    )
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READUNCOMMITTED)
 WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL;
 
@@ -547,7 +615,8 @@ SELECT
     @planned_at AS PlannedAt,
     @held_ends_at AS HeldEndsAt,
     CASE WHEN @outbox_at_again < @outbox_at OR @outbox_at IS NULL THEN @outbox_at_again ELSE @outbox_at END AS OutboxAt,
-    COALESCE((SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace), 0) AS Changes;
+    COALESCE((SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace), 0) AS Changes,
+    @replace_at AS ReplaceAt;
 
 -- name: read_later
 -- Always one row: the earliest instants later than this one at which there is something to claim. Passes by what is locked.

@@ -96,6 +96,9 @@ SET
     ClaimId = NULL,
     Fence = j.Fence + 1,
     LastRunTime = CASE WHEN e.State IN ('success', 'dispatched') THEN @now ELSE j.LastRunTime END,
+    -- Slots that came due until then came due while it ran.
+    RanUntil = CASE WHEN e.RetrySeconds IS NULL AND j.StartedRetry IS NOT NULL THEN @now ELSE j.RanUntil END,
+    ReplaceAt = NULL,
     RetryAt = CASE
         WHEN e.Advances = 0 THEN j.RetryAt
         ELSE DATEADD(

@@ -8,7 +8,7 @@
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    RunId AS LeftRunId, RetryRunId AS WaitingRunId,
+    RunId AS LeftRunId, RetryRunId AS WaitingRunId, PlannedAt, RanUntil,
     0 AS Extra, statement_timestamp() AS Now, CodeOwner
 FROM Jobs
 WHERE
@@ -25,7 +25,7 @@ FOR UPDATE SKIP LOCKED;
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
+    j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
     1 AS Extra, statement_timestamp() AS Now, j.CodeOwner
 FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
@@ -58,9 +58,9 @@ INNER JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = ANY(ARRAY[p.s
 GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
--- rows: job_id uuid, fence bigint, run_id uuid, claim_id uuid, planned_at timestamptz
+-- rows: job_id uuid, fence bigint, run_id uuid, claim_id uuid, planned_at timestamptz, replace_at timestamptz
 -- A missing row: another beat was faster.
-WITH p (job_id, fence, run_id, claim_id, planned_at) AS (:rows)
+WITH p (job_id, fence, run_id, claim_id, planned_at, replace_at) AS (:rows)
 
 UPDATE Jobs SET
     LockedBy = :beat,
@@ -69,6 +69,7 @@ UPDATE Jobs SET
     LeaseEndsAt = statement_timestamp() + :dispatch_seconds * interval '1 second',
     PublishedAt = NULL,
     PlannedAt = p.planned_at,
+    ReplaceAt = p.replace_at,
     StartedRetry = NULL,
     Republishes = 0,
     Fence = Jobs.Fence + 1,
@@ -81,31 +82,31 @@ WHERE
 RETURNING Jobs.Id;
 
 -- name: insert_runs
--- rows: run_id uuid, job_id uuid, claim_id uuid, kind text, scheduled_for timestamptz, attempt integer, delay_seconds float8, lease_seconds float8, max_retries integer, failures integer, lost_leases integer, exclusive smallint, advances smallint, continues uuid, max_runtime float8
+-- rows: run_id uuid, job_id uuid, claim_id uuid, kind text, scheduled_for timestamptz, attempt integer, delay_seconds float8, lease_seconds float8, max_retries integer, failures integer, lost_leases integer, exclusive smallint, advances smallint, continues uuid, max_runtime float8, max_parallel integer
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
 WITH p (
     run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds,
-    max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime
+    max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime, max_parallel
 ) AS (:rows)
 
 INSERT INTO JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
     ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds
+    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds, MaxParallel
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
     p.claim_id, :beat, statement_timestamp(), j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
-    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, statement_timestamp(), p.max_runtime
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, statement_timestamp(), p.max_runtime, p.max_parallel
 FROM p
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 LEFT JOIN JobRuns AS b ON b.RunId = ANY(ARRAY[p.continues]);
 
 -- name: reopen_runs
--- rows: run_id uuid, claim_id uuid, delay_seconds float8, lease_seconds float8, max_retries integer, exclusive smallint, max_runtime float8
+-- rows: run_id uuid, claim_id uuid, delay_seconds float8, lease_seconds float8, max_retries integer, exclusive smallint, max_runtime float8, max_parallel integer
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
-WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime) AS (:rows)
+WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel) AS (:rows)
 
 UPDATE JobRuns SET
     State = 'claimed',
@@ -126,20 +127,26 @@ UPDATE JobRuns SET
     MaxRetries = p.max_retries,
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
+    MaxParallel = p.max_parallel,
     DueAt = NULL
 FROM p, Jobs AS j
 WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND j.Id = ANY(ARRAY[JobRuns.JobId]) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
 
 -- name: leave_attempts
--- rows: run_id uuid, again smallint
--- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox. Their holders have lost them.
+-- rows: run_id uuid, again integer
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
+-- room for the next one. Their holders have lost them.
 WITH p (run_id, again) AS (:rows)
 
 UPDATE JobRuns SET
     DueAt = CASE WHEN p.again = 1 THEN statement_timestamp() END,
-    State = CASE JobRuns.State WHEN 'claimed' THEN 'scheduled' ELSE 'retry' END,
-    PriorState = CASE JobRuns.State WHEN 'retry' THEN JobRuns.PriorState ELSE JobRuns.State END,
-    Reason = CASE JobRuns.State WHEN 'retry' THEN JobRuns.Reason ELSE 'unlocked by hand' END,
+    State = CASE WHEN p.again = 2 THEN 'cancelled' WHEN JobRuns.State = 'claimed' THEN 'scheduled' ELSE 'retry' END,
+    PriorState = CASE WHEN p.again <> 2 AND JobRuns.State = 'retry' THEN JobRuns.PriorState ELSE JobRuns.State END,
+    Reason = CASE
+        WHEN p.again = 2 THEN 'replaced'
+        WHEN JobRuns.State = 'retry' THEN JobRuns.Reason
+        ELSE 'unlocked by hand'
+    END,
     FinishedAt = CASE WHEN JobRuns.State <> 'claimed' THEN coalesce(JobRuns.FinishedAt, statement_timestamp()) END,
     HeldBy = NULL,
     LeaseEndsAt = NULL
@@ -292,6 +299,45 @@ WHERE
     AND Jobs.Republishes = ended.republishes AND Jobs.LeaseEndsAt <= statement_timestamp()
 RETURNING Jobs.RunId;
 
+-- name: read_beside
+-- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
+SELECT count(*) AS Runs
+FROM JobRuns
+WHERE
+    JobId = CAST(:job_id AS uuid) AND MaxParallel IS NOT NULL
+    AND (
+        State IN ('claimed', 'running')
+        OR (
+            State = 'dispatched' AND StartedAt IS NULL AND Reason IS NULL
+            AND PublishedAt > statement_timestamp() - :queued_seconds * interval '1 second'
+        )
+    );
+
+-- name: read_replaceable
+-- Zero rows: no run is to make room for the next slot of its job.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    CodeKey, RunId, ClaimId, Fence, ReplaceAt, CASE WHEN StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
+    statement_timestamp() AS Now
+FROM Jobs
+WHERE
+    Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1 AND RunId IS NOT NULL
+    AND Enabled = 1 AND Quarantine IS NULL AND ReplaceAt <= statement_timestamp()
+    AND (CodeOwner IS NULL OR CAST(:code_owner AS text) IN ('', CodeOwner))
+LIMIT :batch_size;
+
+-- name: postpone_replacing
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, replace_at timestamptz
+-- A missing row: the run has ended, or the job is in other hands.
+WITH p (job_id, run_id, claim_id, fence, replace_at) AS (:rows)
+
+UPDATE Jobs SET ReplaceAt = p.replace_at
+FROM p
+WHERE
+    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    AND Jobs.LockedBy IS NOT NULL
+RETURNING Jobs.Id;
+
 -- name: free_strays
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
 -- A row that somebody keeps locked is left for the next look.
@@ -361,11 +407,20 @@ SELECT
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt,
-    coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes
+    coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes,
+    leased.ReplaceAt
 FROM (
     SELECT
         min(LeaseEndsAt) AS EndsAt,
-        min(CASE WHEN PlannedAt > statement_timestamp() THEN PlannedAt END) AS PlannedAt
+        min(CASE WHEN PlannedAt > statement_timestamp() THEN PlannedAt END) AS PlannedAt,
+        min(
+            CASE
+                WHEN
+                    Enabled = 1 AND Quarantine IS NULL
+                    AND (CodeOwner IS NULL OR CAST(:code_owner AS text) IN ('', CodeOwner))
+                    THEN ReplaceAt
+            END
+        ) AS ReplaceAt
     FROM Jobs
     WHERE Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1
 ) AS leased;

@@ -52,6 +52,9 @@ UPDATE Jobs SET
     ClaimId = NULL,
     Fence = Jobs.Fence + 1,
     LastRunTime = CASE WHEN r.state IN ('success', 'dispatched') THEN statement_timestamp() ELSE Jobs.LastRunTime END,
+    -- Slots that came due until then came due while it ran.
+    RanUntil = CASE WHEN r.retry_seconds IS NULL AND Jobs.StartedRetry IS NOT NULL THEN statement_timestamp() ELSE Jobs.RanUntil END,
+    ReplaceAt = NULL,
     RetryAt = CASE
         WHEN r.Advances = 0 THEN Jobs.RetryAt
         WHEN r.retry_seconds IS NOT NULL THEN statement_timestamp() + r.retry_seconds * interval '1 second'

@@ -5,7 +5,7 @@
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
     LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    RunId AS LeftRunId, RetryRunId AS WaitingRunId,
+    RunId AS LeftRunId, RetryRunId AS WaitingRunId, PlannedAt, RanUntil,
     0 AS Extra, :now AS Now, CodeOwner
 FROM Jobs
 WHERE
@@ -24,7 +24,7 @@ LIMIT :batch_size;
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
-    j.RunId AS LeftRunId, r.RunId AS WaitingRunId,
+    j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
     1 AS Extra, :now AS Now, j.CodeOwner
 FROM JobRuns AS r
 CROSS JOIN Jobs AS j ON j.Id = r.JobId
@@ -59,9 +59,9 @@ CROSS JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = p.scheduled_f
 GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
--- rows: job_id, fence, run_id, claim_id, planned_at
+-- rows: job_id, fence, run_id, claim_id, planned_at, replace_at
 -- A missing row: another beat was faster.
-WITH p (job_id, fence, run_id, claim_id, planned_at) AS (:rows)
+WITH p (job_id, fence, run_id, claim_id, planned_at, replace_at) AS (:rows)
 
 UPDATE Jobs SET
     LockedBy = :beat,
@@ -70,6 +70,7 @@ UPDATE Jobs SET
     LeaseEndsAt = after(:now, :dispatch_seconds),
     PublishedAt = NULL,
     PlannedAt = p.planned_at,
+    ReplaceAt = p.replace_at,
     StartedRetry = NULL,
     Republishes = 0,
     Fence = Jobs.Fence + 1,
@@ -82,31 +83,31 @@ WHERE
 RETURNING Id;
 
 -- name: insert_runs
--- rows: run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds, max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime
+-- rows: run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds, max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime, max_parallel
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
 WITH p (
     run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds,
-    max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime
+    max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime, max_parallel
 ) AS (:rows)
 
 INSERT INTO JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
     ClaimedBy, ClaimedAt, PlannedAt, DelaySeconds, SeenNextRunTime, LeaseSeconds, MaxRetries, Failures, LostLeases,
-    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds
+    Exclusive, Advances, CreatedAt, MaxRuntimeSeconds, MaxParallel
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
     p.claim_id, :beat, :now, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
-    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, :now, p.max_runtime
+    p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, :now, p.max_runtime, p.max_parallel
 FROM p
 CROSS JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
 
 -- name: reopen_runs
--- rows: run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime
+-- rows: run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
-WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime) AS (:rows)
+WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel) AS (:rows)
 
 UPDATE JobRuns SET
     State = 'claimed',
@@ -127,20 +128,26 @@ UPDATE JobRuns SET
     MaxRetries = p.max_retries,
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
+    MaxParallel = p.max_parallel,
     DueAt = NULL
 FROM p, Jobs AS j
 WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
 
 -- name: leave_attempts
 -- rows: run_id, again
--- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox. Their holders have lost them.
+-- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
+-- room for the next one. Their holders have lost them.
 WITH p (run_id, again) AS (:rows)
 
 UPDATE JobRuns SET
     DueAt = CASE WHEN p.again = 1 THEN :now END,
-    State = CASE JobRuns.State WHEN 'claimed' THEN 'scheduled' ELSE 'retry' END,
-    PriorState = CASE JobRuns.State WHEN 'retry' THEN JobRuns.PriorState ELSE JobRuns.State END,
-    Reason = CASE JobRuns.State WHEN 'retry' THEN JobRuns.Reason ELSE 'unlocked by hand' END,
+    State = CASE WHEN p.again = 2 THEN 'cancelled' WHEN JobRuns.State = 'claimed' THEN 'scheduled' ELSE 'retry' END,
+    PriorState = CASE WHEN p.again <> 2 AND JobRuns.State = 'retry' THEN JobRuns.PriorState ELSE JobRuns.State END,
+    Reason = CASE
+        WHEN p.again = 2 THEN 'replaced'
+        WHEN JobRuns.State = 'retry' THEN JobRuns.Reason
+        ELSE 'unlocked by hand'
+    END,
     FinishedAt = CASE WHEN JobRuns.State <> 'claimed' THEN coalesce(JobRuns.FinishedAt, :now) END,
     HeldBy = NULL,
     LeaseEndsAt = NULL
@@ -262,6 +269,45 @@ WHERE
     AND Jobs.LeaseEndsAt <= :now
 RETURNING RunId;
 
+-- name: read_beside
+-- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
+SELECT count(*) AS Runs
+FROM JobRuns
+WHERE
+    JobId = :job_id AND MaxParallel IS NOT NULL
+    AND (
+        State IN ('claimed', 'running')
+        OR (
+            State = 'dispatched' AND StartedAt IS NULL AND Reason IS NULL
+            AND PublishedAt > after(:now, -:queued_seconds)
+        )
+    );
+
+-- name: read_replaceable
+-- Zero rows: no run is to make room for the next slot of its job.
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    CodeKey, RunId, ClaimId, Fence, ReplaceAt, CASE WHEN StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
+    :now AS Now
+FROM Jobs
+WHERE
+    Namespace = :namespace AND LockedBy IS NOT NULL AND RunId IS NOT NULL
+    AND Enabled = 1 AND Quarantine IS NULL AND ReplaceAt <= :now
+    AND (CodeOwner IS NULL OR :code_owner IN ('', CodeOwner))
+LIMIT :batch_size;
+
+-- name: postpone_replacing
+-- rows: job_id, run_id, claim_id, fence, replace_at
+-- A missing row: the run has ended, or the job is in other hands.
+WITH p (job_id, run_id, claim_id, fence, replace_at) AS (:rows)
+
+UPDATE Jobs SET ReplaceAt = p.replace_at
+FROM p
+WHERE
+    Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
+    AND Jobs.LockedBy IS NOT NULL
+RETURNING Id;
+
 -- name: free_strays
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant
 -- that can be read gets one first; after() of any other is NULL.
@@ -324,11 +370,19 @@ SELECT
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt,
-    coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes
+    coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes,
+    leased.ReplaceAt
 FROM (
     SELECT
         min(LeaseEndsAt) AS EndsAt,
-        min(CASE WHEN PlannedAt > :now THEN PlannedAt END) AS PlannedAt
+        min(CASE WHEN PlannedAt > :now THEN PlannedAt END) AS PlannedAt,
+        min(
+            CASE
+                WHEN
+                    Enabled = 1 AND Quarantine IS NULL AND (CodeOwner IS NULL OR :code_owner IN ('', CodeOwner))
+                    THEN ReplaceAt
+            END
+        ) AS ReplaceAt
     FROM Jobs
     WHERE Namespace = :namespace AND LockedBy IS NOT NULL
 ) AS leased;

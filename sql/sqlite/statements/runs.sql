@@ -42,6 +42,9 @@ UPDATE Jobs SET
     ClaimId = NULL,
     Fence = Jobs.Fence + 1,
     LastRunTime = CASE WHEN r.state IN ('success', 'dispatched') THEN :now ELSE Jobs.LastRunTime END,
+    -- Slots that came due until then came due while it ran.
+    RanUntil = CASE WHEN r.retry_seconds IS NULL AND Jobs.StartedRetry IS NOT NULL THEN :now ELSE Jobs.RanUntil END,
+    ReplaceAt = NULL,
     RetryAt = CASE
         WHEN r.Advances = 0 THEN Jobs.RetryAt
         WHEN r.retry_seconds IS NOT NULL THEN after(:now, r.retry_seconds)
