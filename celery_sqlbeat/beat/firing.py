@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
 
+from celery_sqlbeat.beat.check_ins import carried
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Refused, Sending, Sent
 from celery_sqlbeat.beat.recording import Mark, Recording
@@ -134,7 +135,8 @@ class Firing:
 
     def _send(self, claims: Sequence[Claim], until: float) -> Sending:
         try:
-            return self._publisher.send(self._calls.filled(claims), until - _MARK_SHARE * self._dispatch_seconds)
+            known = carried(self._store, claims) if self._publisher.is_watched else claims
+            return self._publisher.send(self._calls.filled(known), until - _MARK_SHARE * self._dispatch_seconds)
         except Exception as error:
             failed = _unpublished(claims, error)
             return Sending(lambda: failed)
@@ -167,12 +169,22 @@ class Firing:
             return self._store.mark_published([(claim, queued[claim.run_id]) for claim in claims])
 
         return (
+            *self._noting(published.confirmed, until),
             Mark(forgotten, self._store.mark_dispatched, until),
             Mark([sent.claim for sent in leased], published_ones, until),
             *self._cancelling(published.declined, until),
             *self._failing(published.refused, until),
             *self._giving_back(published.failed, until),
         )
+
+    def _noting(self, confirmed: Sequence[Sent], until: float) -> Iterable[Mark]:
+        opened = {sent.claim.run_id: sent.check_in for sent in confirmed if sent.check_in is not None}
+        if opened:
+
+            def note(claims: Sequence[Claim]) -> Answer:
+                return lambda: self._store.note_check_ins([(claim, opened[claim.run_id]) for claim in claims])
+
+            yield Mark([sent.claim for sent in confirmed if sent.check_in is not None], note, until)
 
     def hand_over(self) -> None:
         """At the end of this process: record what can still be recorded."""

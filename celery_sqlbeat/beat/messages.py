@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from celery_sqlbeat.beat.check_ins import headers_of
 from celery_sqlbeat.model import Claim
 
 VERSION = 1  # of the header; a worker leaves a message alone whose version it does not know
@@ -27,7 +28,8 @@ def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
 
 def options(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
     """The options of the job as `apply_async` takes them: the run is the task's id, the claim is in the headers."""
-    headers = {**(claim.options.get("headers") or {}), **header(claim, store_id, namespace)}
+    own = header(claim, store_id, namespace)
+    headers = {**(claim.options.get("headers") or {}), **headers_of(claim.check_in), **own}
     return {**claim.options, "task_id": claim.run_id, "headers": headers}
 
 

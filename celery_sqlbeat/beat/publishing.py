@@ -31,6 +31,8 @@ class Sent(NamedTuple):
     """So long its countdown or eta holds it back."""
     life_seconds: float | None
     """After so long it expires, if it does."""
+    check_in: str | None = None
+    """What a monitor has opened for its slot."""
 
     @property
     def queued_seconds(self) -> float:
@@ -90,6 +92,11 @@ class Publisher:
     def identify(self, store_id: str, namespace: str) -> None:
         """Say for whom the messages are; workers on another store or namespace return them."""
         self._sender.store_id, self._sender.namespace = store_id, namespace
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to see each entry that is sent, and so may open a check-in for it."""
+        return self._sender.is_watched
 
     def connect(self, seconds: float) -> None:
         """Be connected to the broker within so many seconds, or raise BrokerAway."""

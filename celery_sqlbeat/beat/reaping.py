@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from celery_sqlbeat.beat.bystanders import Bystanders
+from celery_sqlbeat.beat.check_ins import carried
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.replacing import Replacing
@@ -122,7 +123,11 @@ class Reaping:
         if any(answer.publish for _, answer in waiting):
             self._publisher.connect(_CONNECT_SECONDS)  # before anything is extended
         won = self._store.extend_queued([(lease, answer.queued_seconds) for lease, answer in waiting])
-        again = [self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won]
+        again: Sequence[Claim] = [
+            self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won
+        ]
+        if self._publisher.is_watched:
+            again = carried(self._store, again, are_copies=True)
         if again:
             logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
             for claim, reason in self._publisher.publish(again, until).failed:

@@ -17,6 +17,7 @@ from celery import signals
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_sqlbeat.beat import messages
+from celery_sqlbeat.beat.check_ins import check_in_of
 from celery_sqlbeat.beat.likeness import (
     LONGEST_LIFE,
     MOST_KINDS,
@@ -46,6 +47,7 @@ class Destination(NamedTuple):
     queue: str | None
     wait_seconds: float
     life_seconds: float | None
+    check_in: str | None = None
 
 
 class Sender:
@@ -66,13 +68,18 @@ class Sender:
         self._raised: Exception | None = None
         self._watched = False
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to see each entry that is sent."""
+        return self._entry_of is not None and not is_stock_scheduler(self._apply_entry)
+
     def sit(self, outlet: Outlet) -> None:
         """Prepare for a batch: what holds for all of its messages is found out once."""
         app, conf = self._app, self._app.conf
         self._sitting = Sitting(app)
         self._logs = celery.beat.logger.isEnabledFor(logging.INFO)
         self._apply_entry = _as_it_is_now(self._apply_entry)
-        self._is_hooked = self._entry_of is not None and not is_stock_scheduler(self._apply_entry)
+        self._is_hooked = self.is_watched
         self._is_stock = is_stock_app(app, outlet.producer)
         heard = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         self._learns = (
@@ -91,15 +98,15 @@ class Sender:
         """Hand the message of a claim to the outlet, or raise."""
         label = messages.label(claim)
         outlet.has_turned = False
-        if self._is_hooked:
+        if self._is_hooked and claim.check_in is None:
             outlet.begin(claim.run_id, label)
-            self._send_entry(claim, outlet)
-            return self._destination(claim, outlet)
+            opened = self._send_entry(claim, outlet)
+            return self._destination(claim, outlet)._replace(check_in=opened)
         if self._logs:
             celery.beat.info("Scheduler: Sending due task %s (%s)", claim.job_name, claim.task_name)
         args = celery.beat._evaluate_entry_args(claim.args)
         kwargs = celery.beat._evaluate_entry_kwargs(claim.kwargs)
-        key = key_of(claim) if self._learns else None
+        key = key_of(claim) if self._learns and claim.check_in is None else None
         like = self._likenesses.get(key)
         if like is not None:
             own = messages.header(claim, self.store_id, self.namespace)
@@ -107,7 +114,7 @@ class Sender:
             return Destination(like.queue, like.seconds[0] or 0.0, like.seconds[1])
         outlet.begin(claim.run_id, label)
         self._send_first(claim, outlet, args, kwargs, key)
-        return self._destination(claim, outlet)
+        return self._destination(claim, outlet)._replace(check_in=claim.check_in)
 
     def _send_first(
         self, claim: Claim, outlet: Outlet, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
@@ -141,7 +148,8 @@ class Sender:
             if like is not None:
                 self._likenesses[key] = like
 
-    def _send_entry(self, claim: Claim, outlet: Outlet) -> None:
+    def _send_entry(self, claim: Claim, outlet: Outlet) -> str | None:
+        """Returns the check-in that a tool has opened for it."""
         entry = self._entry_of(claim)
         entry.options = messages.options(claim, self.store_id, self.namespace)
         self._watched, self._raised = False, None
@@ -150,6 +158,7 @@ class Sender:
             raise self._raised
         if not self._watched and outlet.first is None:
             raise Declined("apply_entry sent nothing")
+        return check_in_of(entry.options.get("headers"))
 
     def watch(self, send: Callable[[], T]) -> T:
         """Call what the scheduler sends an entry with. Celery's `apply_entry` only logs what it raises."""

@@ -71,6 +71,8 @@ class Claim(NamedTuple):
     """When its run is to make room for the next slot, if it goes on until then."""
     max_parallel: int | None = None
     """How many runs of its job may go on beside each other."""
+    check_in: str | None = None
+    """The check-in that a monitor has opened for its slot, when an earlier message of it was sent."""
 
 
 class GapRecord(NamedTuple):

@@ -197,6 +197,15 @@ class SqlBeatStore:
         if rows:
             self._database.fetch("postpone_replacing", sorted(rows, key=_by_run))
 
+    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> set[str]:
+        rows = sorted((c.run_id, c.claim_id, check_in) for c, check_in in check_ins)
+        return {row[0] for row in self._database.fetch("note_check_ins", rows)}
+
+    def check_ins(self, run_ids: Iterable[str]) -> dict[str, str]:
+        rows = [(run_id,) for run_id in sorted(run_ids)]
+        found: list[Row] = self._database.read("read_check_ins", rows)
+        return {row[0]: row[1] for row in found}
+
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
         return self._in_parts(sorted(rows, key=_by_run), self._extend_queued, "has no later deadline")()

@@ -158,6 +158,12 @@ class BeatStore(Protocol):
     def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
         """Let runs hold their jobs until another slot comes; None: until they end."""
 
+    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> set[str]:
+        """Keep what a monitor has opened for these slots; returns the run ids for which it was kept."""
+
+    def check_ins(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """What monitors have opened for the slots of these runs, by run id."""
+
     def extend_queued(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         """Give queued slots a later deadline; the run ids returned are this beat's to publish again."""
 

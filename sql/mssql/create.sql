@@ -349,6 +349,11 @@ IF COL_LENGTH(N'dbo.JobRuns', N'MaxRuntimeSeconds') IS NULL
     ALTER TABLE dbo.JobRuns ADD MaxRuntimeSeconds float(53) NULL;
 GO
 
+-- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
+IF COL_LENGTH(N'dbo.JobRuns', N'CheckIn') IS NULL
+    ALTER TABLE dbo.JobRuns ADD CheckIn nvarchar(max) NULL;
+GO
+
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
     CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
     INCLUDE (MaxParallel)
@@ -430,6 +435,6 @@ GO
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', 'c824c1801d92dd7c0bf1574274b62d6ef035594a3c103f40a49626a86fb9249b', @now
+SELECT 2, 'foreign_shops', '3cf79f71665d57992b95814c3b8d3ed2265b63c38d88e3dc579c245275a16e31', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 2);
 GO

@@ -235,6 +235,9 @@ ALTER TABLE JobRuns ADD COLUMN MaxParallel integer;
 -- How long the body of the run may take; NULL: for as long as it likes.
 ALTER TABLE JobRuns ADD COLUMN MaxRuntimeSeconds double precision;
 
+-- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
+ALTER TABLE JobRuns ADD COLUMN CheckIn text;
+
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
 
 -- The last fence of each job that was deleted or renamed: whoever checks fences by the name of a job must never see
@@ -334,5 +337,5 @@ END;
 $$;
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', 'aac656355e8fa66966f743e9983dec2e13ed421a491c7e931a7321194aa49b17', clock_timestamp()
+SELECT 2, 'foreign_shops', '60e936cd1ae8ecc56eabc4f9241e03f0f56cc1478a7e9642d6af3f585ed50afa', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

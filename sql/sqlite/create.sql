@@ -213,7 +213,7 @@ ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 -- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
--- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has two more.
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has three more.
 CREATE TABLE JobRunsNext (
     RunId TEXT NOT NULL PRIMARY KEY,
     Namespace TEXT NOT NULL,
@@ -259,6 +259,8 @@ CREATE TABLE JobRunsNext (
     MaxParallel INTEGER,
     -- How long its body may take; NULL: for as long as it likes.
     MaxRuntimeSeconds REAL,
+    -- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
+    CheckIn TEXT,
     -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
     CONSTRAINT JobRuns_Transitions CHECK (
         (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
@@ -274,7 +276,7 @@ CREATE TABLE JobRunsNext (
     )
 );
 
-INSERT INTO JobRunsNext SELECT *, NULL, NULL FROM JobRuns;
+INSERT INTO JobRunsNext SELECT *, NULL, NULL, NULL FROM JobRuns;
 
 DROP TABLE JobRuns;
 
@@ -356,5 +358,5 @@ BEGIN
 END;
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '6c3b84b99cefb785d71081414b3ff3da21841ced96636658b1dce8d90163de3a', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SELECT 2, 'foreign_shops', 'c5ca8bec7f12336fb909a9cdf168dda7ad01c137a98ea9e02f6a015f60697ab1', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

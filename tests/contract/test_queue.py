@@ -712,3 +712,13 @@ def test_a_wake_tells_of_changes(world: World) -> None:
     before = world.beat.next_wake().changes
     world.admin.pause(world.add(), "holidays")
     assert world.beat.next_wake().changes == before + 1 == world.beat.changes()
+
+
+def test_a_check_in_is_kept_with_its_run_by_who_holds_the_claim(world: World) -> None:
+    world.add()
+    claim = world.claim_one()
+    stale = claim._replace(claim_id="00000000-0000-4000-8000-00000000abcd")
+    assert world.beat.note_check_ins([(stale, "{}")]) == set()
+    assert world.beat.check_ins([claim.run_id]) == {}
+    assert world.beat.note_check_ins([(claim, '{"id": "one"}')]) == {claim.run_id}
+    assert world.beat.check_ins([claim.run_id, stale.claim_id]) == {claim.run_id: '{"id": "one"}'}

@@ -24,6 +24,9 @@ class Kept(Transport):
             for item in envelope.items:
                 if item.type == "check_in":
                     file.write(item.payload.get_bytes().decode() + "\\n")
+                elif item.type == "event":
+                    with open("events", "a") as events:
+                        events.write(item.payload.get_bytes().decode() + "\\n")
 
 
 sentry_sdk.init(

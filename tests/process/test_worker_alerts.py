@@ -9,6 +9,7 @@ import pytest
 
 from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
+from tests.process.test_tools import _SENTRY
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_calm, lanes, together
 
 pytestmark = pytest.mark.slow
@@ -201,3 +202,48 @@ def test_only_the_last_attempt_looks_like_a_failure(make_workers: MakeWorkers) -
         shop.place.take()
 
     together({lane: make_workers(lane) for lane in _lanes()}, scenario)
+
+
+_MONITORED = f"""
+{_SENTRY}
+
+@app.task(name="alert.monitored")
+def monitored(until):
+    from celery_sqlbeat import current_run
+    if current_run().attempt < until:
+        raise ValueError("no luck today")
+"""
+
+
+def test_a_slot_that_succeeds_at_its_second_attempt_is_one_check_in(make_workers: MakeWorkers) -> None:
+    """Sentry's own SDK in a beat and a worker. It monitors schedules of whole minutes only."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, extra=_MONITORED)
+        worker = shop.work(lane.pool).ready()
+        good, again, bad = (
+            shop.order("alert.monitored", until, name=name, schedule="every 1h", policies=ONE_RETRY)
+            for name, until in (("good", 1), ("again", 2), ("bad", 9))
+        )
+        beats = [shop.start(), shop.start()]
+        for job, states in ((good, ["success"]), (again, ["retry", "success"]), (bad, ["retry", "dlq"])):
+            shop.wait_for_states(job, *states)
+        for beat in beats:
+            beat.stop()
+        worker.stop()
+        check_ins = [json.loads(line) for line in (shop.folder / "envelopes").read_text().splitlines()]
+        seen = {
+            job: [(each["status"], each["check_in_id"]) for each in check_ins if each["monitor_slug"] == job]
+            for job in (good, again, bad)
+        }
+        assert {job: [status for status, _ in told] for job, told in seen.items()} == {
+            good: ["in_progress", "ok"],
+            again: ["in_progress", "ok"],
+            bad: ["in_progress", "error"],
+        }, seen
+        assert all(len({check_in for _, check_in in told}) == 1 for told in seen.values()), seen
+        events = (shop.folder / "events").read_text().splitlines()
+        assert len(events) == 1, events  # of the attempt that went to the dead letters
+
+    monitored = [Lane("prefork", "redis", "postgresql", "late"), Lane("threads", "rabbitmq", "sqlite", "early")]
+    together({lane: make_workers(lane) for lane in lanes(among=monitored)}, scenario)

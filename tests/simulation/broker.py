@@ -173,6 +173,8 @@ class Publisher:
             self._process.sleep(seconds)
             raise BrokerAway("the broker is away")
 
+    is_watched = False
+
     def publish(self, claims: Sequence[Claim], until: float) -> Published:
         """Publish each of the claims that there is time for."""
         return self.send(claims, until).settle()

@@ -69,6 +69,11 @@ IF COL_LENGTH(N'dbo.JobRuns', N'MaxRuntimeSeconds') IS NULL
     ALTER TABLE dbo.JobRuns ADD MaxRuntimeSeconds float(53) NULL;
 GO
 
+-- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
+IF COL_LENGTH(N'dbo.JobRuns', N'CheckIn') IS NULL
+    ALTER TABLE dbo.JobRuns ADD CheckIn nvarchar(max) NULL;
+GO
+
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
     CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
     INCLUDE (MaxParallel)

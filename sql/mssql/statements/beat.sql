@@ -217,6 +217,34 @@ INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
+-- name: note_check_ins
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, check_in nvarchar(max)
+-- A missing row: the claim was taken by another beat.
+DECLARE @noted TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET CheckIn = p.check_in
+OUTPUT inserted.RunId INTO @noted (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    check_in nvarchar(max) '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE r.ClaimId = p.claim_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @noted;
+
+-- name: read_check_ins
+-- rows: run_id uniqueidentifier
+-- A missing row: no monitor has opened a check-in.
+SELECT r.RunId, r.CheckIn
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+WHERE r.CheckIn IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
 -- name: leave_attempts
 -- rows: run_id uniqueidentifier, again int
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes

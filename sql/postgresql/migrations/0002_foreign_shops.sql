@@ -46,6 +46,9 @@ ALTER TABLE JobRuns ADD COLUMN MaxParallel integer;
 -- How long the body of the run may take; NULL: for as long as it likes.
 ALTER TABLE JobRuns ADD COLUMN MaxRuntimeSeconds double precision;
 
+-- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
+ALTER TABLE JobRuns ADD COLUMN CheckIn text;
+
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
 
 -- The last fence of each job that was deleted or renamed: whoever checks fences by the name of a job must never see

@@ -18,7 +18,7 @@ ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 -- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
--- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has two more.
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has three more.
 CREATE TABLE JobRunsNext (
     RunId TEXT NOT NULL PRIMARY KEY,
     Namespace TEXT NOT NULL,
@@ -64,6 +64,8 @@ CREATE TABLE JobRunsNext (
     MaxParallel INTEGER,
     -- How long its body may take; NULL: for as long as it likes.
     MaxRuntimeSeconds REAL,
+    -- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
+    CheckIn TEXT,
     -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
     CONSTRAINT JobRuns_Transitions CHECK (
         (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
@@ -79,7 +81,7 @@ CREATE TABLE JobRunsNext (
     )
 );
 
-INSERT INTO JobRunsNext SELECT *, NULL, NULL FROM JobRuns;
+INSERT INTO JobRunsNext SELECT *, NULL, NULL, NULL FROM JobRuns;
 
 DROP TABLE JobRuns;
 

@@ -133,6 +133,26 @@ UPDATE JobRuns SET
 FROM p, Jobs AS j
 WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
 
+-- name: note_check_ins
+-- rows: run_id, claim_id, check_in
+-- A missing row: the claim was taken by another beat.
+WITH p (run_id, claim_id, check_in) AS (:rows)
+
+UPDATE JobRuns SET CheckIn = p.check_in
+FROM p
+WHERE JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id
+RETURNING RunId;
+
+-- name: read_check_ins
+-- rows: run_id
+-- A missing row: no monitor has opened a check-in.
+WITH p (run_id) AS (:rows)
+
+SELECT r.RunId, r.CheckIn
+FROM p
+CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
+WHERE r.CheckIn IS NOT NULL;
+
 -- name: leave_attempts
 -- rows: run_id, again
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes

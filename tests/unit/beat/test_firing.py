@@ -52,6 +52,8 @@ class House:
     def filled(self, claims: list[Claim]) -> list[Claim]:
         return claims
 
+    is_watched = False
+
     def send(self, claims: Sequence[Claim], until: float) -> Sending:
         assert until < self.time + 15
         self.sent += claims

@@ -15,6 +15,8 @@ PATIENCE = 45.0
 class House:
     """The store, the publisher, the standing and the code in one, with a server whose clock can be set."""
 
+    is_watched = False
+
     def __init__(self) -> None:
         self.time = 0.0
         self.jumped = 0.0
