@@ -118,11 +118,19 @@ def assemble(
         settings.notice_interval,
         machine.clock,
         machine.random,
+        lambda: hasten(),
     )
     back = HandingBack(stock_file, schedule, code.owner, store.for_code()) if stock_file else None
     tending = Tending(beat_store, planner, settings.lock_timeout, code.owner)
     lasting = LongRuns(store.for_admin(), rules, machine.clock)
-    housekeeping = _housekeeping(standing, tending, importing, lasting, tick.stir, settings.poll_interval, machine)
+    keep_code = _keep_code(importing, settings.poll_interval, machine)
+    housekeeping = _housekeeping(standing, tending, keep_code, lasting, tick.stir, settings.poll_interval, machine)
+
+    def hasten() -> None:
+        """Somebody changed something: jobs of the code, perhaps, or another beat has come or gone."""
+        keep_code.hasten()
+        housekeeping.wake()
+
     housekeeping()  # once before the first fire, so that rows written by hand are in order
     cleaning = Cleaning(store.for_admin(), settings.history_days, machine.clock)
     cleanup = Duties("cleanup", [Duty("the clean-up", cleaning.clean, machine.clock, machine.random)], machine.clock)
@@ -132,7 +140,7 @@ def assemble(
 def _housekeeping(
     standing: Standing,
     tending: Tending,
-    importing: Importing,
+    keep_code: Duty,
     lasting: LongRuns,
     stir: Callable[[], None],
     poll: float,
@@ -153,10 +161,6 @@ def _housekeeping(
         tending.free_strays()
         return 2 * poll
 
-    def keep_code() -> float:
-        importing.keep()
-        return 2 * poll
-
     def tell_long_runs() -> float:
         lasting.tell()
         return poll
@@ -165,11 +169,18 @@ def _housekeeping(
         "saying that this beat is alive": say_alive,
         "bringing rows in order": tend,
         "freeing locks without a run": free_strays,
-        "bringing the code into the table": keep_code,
         "telling of long runs": tell_long_runs,
     }
     made = [Duty(name, work, machine.clock, machine.random) for name, work in duties.items()]
-    return Duties("housekeeping", made, machine.clock)
+    return Duties("housekeeping", [*made, keep_code], machine.clock)
+
+
+def _keep_code(importing: Importing, poll: float, machine: Machine) -> Duty:
+    def keep() -> float:
+        importing.keep()
+        return 2 * poll
+
+    return Duty("bringing the code into the table", keep, machine.clock, machine.random)
 
 
 def _find_tables(settings: Settings, store: Store, publisher: Publisher) -> None:

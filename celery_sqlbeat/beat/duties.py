@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.25  # seconds, doubling with each failure in a row
 _LONGEST_PAUSE = 1.0  # while the database is away or busy: a try is cheap
 _LONGEST_REFUSAL = 30.0  # after an error that another try hardly mends
+_LEAST_PERIOD = 1.0  # seconds between two times of what is hastened: its reasons may come one after the other
 _END_SECONDS = 2.0  # that the end of a beat waits for a statement of such a thread
 
 
@@ -33,6 +34,7 @@ class Duty:
         """`work` returns the seconds until it is to be done again."""
         self.name = name
         self.due_at = clock()
+        self._done_at = self.due_at - _LEAST_PERIOD
         self._work = work
         self._clock = clock
         self._random = rnd
@@ -48,7 +50,12 @@ class Duty:
         else:
             self._failures = 0
             self._trouble.is_over()
-        self.due_at = self._clock() + seconds
+        self._done_at = self._clock()
+        self.due_at = self._done_at + seconds
+
+    def hasten(self) -> None:
+        """Let it be due as soon as it may be again: there is a reason to do it before its time."""
+        self.due_at = min(self.due_at, self._done_at + _LEAST_PERIOD)
 
     def _failed(self, error: Exception) -> float:
         self._failures += 1
@@ -66,6 +73,8 @@ class Duties:
         self.name = name
         self._duties = duties
         self._clock = clock
+        self.wake: Callable[[], None] = lambda: None
+        """Ends the sleep of whoever does them."""
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until something is due again."""
@@ -80,19 +89,22 @@ class Background:
 
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
-        self._is_over = threading.Event()
+        self._is_over = False
+        self._woken = threading.Event()
+        duties.wake = self._woken.set
         self._thread = threading.Thread(target=self._run, name=f"sqlbeat-{duties.name}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """Begin nothing more."""
-        self._is_over.set()
+        self._is_over = True
+        self._woken.set()
 
     def wait(self) -> None:
         """Wait a little for what is under way."""
         self._thread.join(_END_SECONDS)
 
     def _run(self) -> None:
-        seconds = self._duties()
-        while not self._is_over.wait(seconds):
-            seconds = self._duties()
+        while not self._is_over:
+            self._woken.wait(self._duties())
+            self._woken.clear()

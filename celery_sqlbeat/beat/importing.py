@@ -64,6 +64,8 @@ class Importing:
             self._tell(done)
         if newest.imported is None and self._differs:
             logger.warning(_DIFFERENCES)
+        if newest.has_others:
+            self._store.announce()  # so that they look now, and not at their next poll
         self._heed(self._living(newest))
         self._name_orphans()
 

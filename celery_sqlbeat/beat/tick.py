@@ -48,7 +48,9 @@ class Tick:
         notice_interval: float,
         clock: Callable[[], float] = time.monotonic,
         rnd: Callable[[], float] = random.random,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_change` is told when somebody has changed something through this package."""
         self._store = store
         self._publisher = publisher
         self._sight = sight
@@ -69,6 +71,7 @@ class Tick:
         self._is_stirred = False
         self._failed_reaps = 0
         self._trouble = Trouble(clock)
+        self._on_change = on_change
 
     def __call__(self) -> float:
         """Do what is due; returns the seconds until there is something to do again."""
@@ -191,6 +194,8 @@ class Tick:
         last, look = self._last, Look(self._store.next_wake(self._calls.claimable), sent_at, self._clock)
         if last is None or look.wake.stirs(last.wake):
             self._stirred_at = sent_at
+        if last is not None and look.wake.changes != last.wake.changes:
+            self._on_change()
         self._last = look
         self._sight.saw(look.wake.now, sent_at)
         self._notice_again(sent_at)

@@ -67,6 +67,9 @@ class SqlCodeStore:
     def living(self, live_seconds: float) -> list[LivingRelease]:
         return _living(self._database.read("read_living", namespace=self._namespace, live_seconds=live_seconds))
 
+    def announce(self) -> None:
+        self._database.fetch("bump_changes", namespace=self._namespace)
+
     def owners(self) -> dict[str, int]:
         return {owner: int(jobs) for owner, jobs in self._database.read("read_owners", namespace=self._namespace)}
 

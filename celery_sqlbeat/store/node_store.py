@@ -4,6 +4,7 @@ from datetime import datetime
 
 from celery_sqlbeat.model import Node, SeenNode
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.session import Session
 
 
 class SqlNodeStore:
@@ -18,7 +19,11 @@ class SqlNodeStore:
         return at
 
     def stop(self, node_id: str) -> None:
-        self._database.fetch("stop_node", namespace=self._namespace, node_id=node_id)
+        def work(session: Session) -> None:
+            session.fetch("stop_node", namespace=self._namespace, node_id=node_id)
+            session.fetch("bump_changes", namespace=self._namespace)
+
+        self._database.write(work)
 
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         rows = self._database.read("read_nodes", namespace=self._namespace, memory_seconds=memory_seconds)

@@ -207,6 +207,9 @@ class CodeStore(Protocol):
     def living(self, live_seconds: float) -> list[LivingRelease]:
         """What the living beats of the namespace have in their code, of all apps."""
 
+    def announce(self) -> None:
+        """Let the other beats notice that something has changed."""
+
     def owners(self) -> dict[str, int]:
         """How many enabled jobs each app has."""
 
@@ -371,7 +374,7 @@ class NodeStore(Protocol):
         """Say that this node is alive; returns the server's clock."""
 
     def stop(self, node_id: str) -> None:
-        """Say that this node has stopped in order."""
+        """Say that this node has stopped in order; beats notice it as any change."""
 
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         """The nodes that were alive within so many seconds."""
