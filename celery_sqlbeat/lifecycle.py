@@ -57,6 +57,7 @@ JOB_DELETED = "job deleted"
 REPLACED_REASON = "replaced"  # of a run that made room for the next slot of its job
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LEFT_TO_STRATEGY = "left to the strategy of its task"
+EXPIRED = "expired"
 LONGEST_REASON = 200  # characters, as wide as the column
 
 
@@ -205,7 +206,7 @@ def after_ended_lease(
     if not run.published:
         return given_back("not published in time")
     if expired:
-        return Ending(SKIPPED, "expired")
+        return Ending(SKIPPED, EXPIRED)
     if run.republishes >= MAX_REPUBLISHES:
         return Ending(DISPATCHED, NEVER_STARTED)
     return Republish(queued_seconds(run.lease_seconds, run.republishes + 1), can_republish)
@@ -222,6 +223,11 @@ def left_to_others() -> Ending:
     To wait on would keep the job from its next slots for as long as a fleet is upgraded, or rolled back.
     """
     return Ending(DISPATCHED, LEFT_TO_OTHERS)
+
+
+def has_expired(run: RefusedStart | None) -> bool:
+    """Whether the message may not begin because it was too old, and its slot has ended with that."""
+    return run is not None and bool(run.is_its_claim) and (run.state, run.reason) == (SKIPPED, EXPIRED)
 
 
 def why_refused(run: RefusedStart | None) -> str | None:

@@ -17,6 +17,8 @@ class Stale(NamedTuple):
     reason: str = "stale"
     ends: bool = False
     """Whether its slot has ended with that, which nobody else will say."""
+    expired: bool = False
+    """Whether a beat has ended its slot because the message was too old: Celery says so of its task."""
 
 
 class Away(NamedTuple):

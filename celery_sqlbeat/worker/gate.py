@@ -192,7 +192,11 @@ class Gate:
         if isinstance(answer, Stale):
             level = logging.WARNING if answer.ends else logging.INFO
             logger.log(level, "message %s (task %s) is dropped: %s", *_named(asked.req), answer.reason)
-            self._drop(asked.req, answer.reason)
+            if answer.expired:
+                # As Celery does by the worker's clock: a beat has done it by the server's, and a little sooner.
+                asked.req._announce_revoked("expired", False, None, True)
+            else:
+                self._drop(asked.req, answer.reason)
         elif isinstance(answer, Away):
             logger.warning("message %s (task %s) goes back to the broker: %s", *_named(asked.req), answer.reason)
             self._keep(asked.req, seconds=_AWAY_SECONDS)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from celery_sqlbeat.errors import StoreError
-from celery_sqlbeat.lifecycle import JOB_DELETED, OVERLAP, why_refused
+from celery_sqlbeat.lifecycle import JOB_DELETED, OVERLAP, has_expired, why_refused
 from celery_sqlbeat.model import StartedRun, StartRequest
 from celery_sqlbeat.store.protocol import WorkerStore
 from celery_sqlbeat.store.steps import Steps
@@ -171,7 +171,8 @@ class Starts:
             if why is None:
                 self._settle(one, Away("what kept its run from beginning has passed"))
             else:
-                self._settle(one, Stale(why, refused is not None and refused.reason in (OVERLAP, JOB_DELETED)))
+                ends = refused is not None and refused.reason in (OVERLAP, JOB_DELETED)
+                self._settle(one, Stale(why, ends, has_expired(refused)))
 
     def _failed(self, batch: list[Ask], error: StoreError) -> None:
         alone = self._line.failed(batch, error)

@@ -418,3 +418,42 @@ def test_a_success_is_written_while_the_broker_is_away(make_workers: MakeWorkers
 
     lanes_of = [Lane("prefork", "rabbitmq", "postgresql", "late"), Lane("prefork", "rabbitmq", "sqlite", "early")]
     together({lane: make_workers(lane) for lane in lanes_of}, scenario)
+
+
+def test_a_message_that_expires_before_its_eta_is_revoked_though_a_beat_has_ended_its_slot(
+    make_workers: MakeWorkers,
+) -> None:
+    """The beat ends the slot when the message is too old, and the worker asks for it when its eta has come."""
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        extra = """
+from celery.signals import task_revoked
+
+@task_revoked.connect(weak=False)
+def on_task_revoked(request, expired, terminated, **_):
+    with open("revoked", "a") as file:
+        file.write(f"{request.id} {expired} {terminated}\\n")
+"""
+        shop.write_app(lane, extra=extra)
+        worker = shop.work(lane.pool).ready()
+        job = shop.order("work.note", options={"countdown": 6, "expires": 3})
+        with shop.events() as events:
+            beat = shop.start()
+            shop.wait_for_states(job, "skipped")
+            (run,) = shop.attempts(job)
+            assert run.reason == "expired"
+            wait_for(lambda: (shop.folder / "revoked").exists(), PATIENCE, shop.logs)
+            assert (shop.folder / "revoked").read_text().splitlines() == [f"{run.run_id} True False"]
+            assert shop.results()[run.run_id]["status"] == "REVOKED"
+            wait_for(lambda: "task-revoked" in {each["type"] for each in events}, PATIENCE, shop.logs)
+        beat.stop()
+        worker.stop()
+        assert_calm(worker)
+        assert not shop.starts(job)
+
+    of_pools = [
+        Lane("prefork", "redis", "postgresql", "late"),
+        Lane("prefork", "rabbitmq", "sqlite", "early"),
+        Lane("threads", "redis", "sqlite", "early"),
+    ]
+    together({lane: make_workers(lane) for lane in lanes("prefork", "threads", among=of_pools)}, scenario)
