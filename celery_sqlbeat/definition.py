@@ -50,9 +50,10 @@ class Slots(Protocol):
         last_run: datetime | None = None,
         misfire: Misfire = COALESCE,
         key: str = "",
-    ) -> Fire | Skip: ...
+    ) -> Fire | Skip | None:
+        """None: nobody knows yet, and the row is left as it is."""
 
-    def passed_by(self, due: datetime, until: datetime, key: str = "") -> Skip: ...
+    def passed_by(self, due: datetime, until: datetime, key: str = "") -> Skip | None: ...
 
     def next_after_retry(
         self, slot: datetime, now: datetime, key: str = ""

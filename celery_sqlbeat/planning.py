@@ -109,7 +109,9 @@ class Planner:
             answer = definition.timeline.passed_by(instant("NextRunTime", due), job.now, job.job_id)
             self._advance(plan, job, answer)
 
-    def _advance(self, plan: Plan, job: DueJob, answer: Skip) -> None:
+    def _advance(self, plan: Plan, job: DueJob, answer: Skip | None) -> None:
+        if answer is None:
+            return  # its code has not said yet when it is due
         if answer.gap is not None:
             plan.gaps.append(_gap_record(self._ids, job, answer.gap))
         plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
@@ -173,7 +175,7 @@ class Planner:
             return None
         busy_until = max((at for at in (last_run, ran_until) if at is not None), default=None)
         answer = self._answer(definition, job, due, busy_until)
-        if isinstance(answer, Skip):
+        if not isinstance(answer, Fire):
             self._advance(plan, job, answer)
             return None
         return self._slot(plan, job, answer)
@@ -182,16 +184,20 @@ class Planner:
         """The slot that takes the place of one that waits for its retry; None where none has come since."""
         if definition.policy.overlap != REPLACE or prior.state != lifecycle.RETRY or job.extra or not prior.advances:
             return None
+        if not isinstance(definition.timeline, Timeline):
+            return None  # only its code knows the slots of a custom schedule class
         following, _ = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
         if following is None or following > job.now:
             return None
         answer = self._answer(definition, job, following, job.now)
-        if isinstance(answer, Skip):
+        if not isinstance(answer, Fire):
             return None
         plan.left.append(LeftAttempt(prior.run_id, REPLACED, job.job_id))
         return self._slot(plan, job, answer)
 
-    def _answer(self, definition: Definition, job: DueJob, due: datetime, busy_until: datetime | None) -> Fire | Skip:
+    def _answer(
+        self, definition: Definition, job: DueJob, due: datetime, busy_until: datetime | None
+    ) -> Fire | Skip | None:
         policy = definition.policy
         misfire = Misfire(policy.misfire, policy.misfire_grace, policy.catch_up_limit, self._rules.cron_deadline)
         return definition.timeline.plan(due, job.now, busy_until, misfire, job.job_id)
@@ -215,8 +221,8 @@ class Planner:
 
     def _mend_one(self, row: LooseRow) -> Mend:
         retry_at = None if row.retry_at is None else instant("RetryAt", row.retry_at)
-        if row.schedule == CODE_SCHEDULE and row.code_key is not None and row.code_key not in self._code:
-            # A beat that has the entry asks it, and puts it off until it is due.
+        if row.schedule == CODE_SCHEDULE and row.code_key is not None:
+            # A beat that has the entry asks it when it claims, and puts it off until it is due.
             due = row.now if row.next_run_time is None else instant("NextRunTime", row.next_run_time)
             return Mend(row.job_id, row.fence, due, retry_at)
         definition = self._definition(row)

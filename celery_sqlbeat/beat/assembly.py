@@ -19,6 +19,7 @@ from celery_sqlbeat.beat.handing_back import HandingBack
 from celery_sqlbeat.beat.importing import Importing
 from celery_sqlbeat.beat.lasting import LongRuns
 from celery_sqlbeat.beat.publishing import Publisher
+from celery_sqlbeat.beat.questions import Questions
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.replacing import Replacing
 from celery_sqlbeat.beat.rules import rules_of
@@ -72,14 +73,15 @@ def assemble(
     standing = _standing(app, settings, store, code, machine)
     server_now = standing.join(settings.beat_alive)
     rules = rules_of(app, settings)
-    imported = CodePlanner(code, rules, first_runs(code, server_now, stock), stock, machine.ids)
+    questions = Questions(machine.clock)
+    imported = CodePlanner(code, rules, first_runs(code, server_now, stock, questions), stock, machine.ids)
     differs = any(_differs(policy_for(name, settings.policies)) for name in code.entries)
-    calls = CodeCalls(code)
+    calls = CodeCalls(code, questions)
     importing = Importing(
         store.for_code(), code, imported, calls, settings.namespace, settings.beat_alive, differs, machine.clock
     )
     importing.bring()
-    planner = Planner(rules, machine.ids, custom_slots(code, imported.since))
+    planner = Planner(rules, machine.ids, custom_slots(code, imported.since, questions))
     sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
     firing = Firing(

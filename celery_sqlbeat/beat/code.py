@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from celery_sqlbeat.beat.custom import CustomSlots, next_run
+from celery_sqlbeat.beat.custom import CustomSlots
 from celery_sqlbeat.beat.entries import CodeEntry, CodeSchedule
+from celery_sqlbeat.beat.questions import Questions
 from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.ids import Ids
@@ -27,6 +28,7 @@ from celery_sqlbeat.policy import fields_from_text
 from celery_sqlbeat.schedule import Every, parse
 
 _ALONE = Beside()
+_FIRST_SECONDS = 3.0  # for the custom schedule classes of an app, before its beat begins without their answers
 
 
 class StockRun(NamedTuple):
@@ -38,20 +40,37 @@ class StockRun(NamedTuple):
     """Whether it was stock beat that ran it; these beats write their runs into its file, too."""
 
 
-def first_runs(code: CodeSchedule, now: datetime, stock: Mapping[str, StockRun] | None = None) -> dict[str, datetime]:
-    """When the entries of custom schedule classes are due first, by job name. Runs their code, so it may take long."""
+def first_runs(
+    code: CodeSchedule,
+    now: datetime,
+    stock: Mapping[str, StockRun] | None = None,
+    questions: Questions | None = None,
+) -> dict[str, datetime]:
+    """When the entries of custom schedule classes are due first, by job name. Runs their code, so it may take long.
+
+    With `questions` it takes a few seconds at most; entries that do not answer are left out, and asked when claimed.
+    """
     before = stock or {}
-    return {
-        name: next_run(one.entry, before[name].last_run_at if name in before else None, now)
+    slots = {
+        name: CustomSlots(
+            one.entry, before[name].last_run_at if name in before else now, one.definition.code_key or name, questions
+        )
         for name, one in code.entries.items()
         if one.definition.schedule == CODE_SCHEDULE
     }
+    found = {name: one.first_slot(now) for name, one in slots.items()}
+    if questions is not None and None in found.values():
+        questions.settle(_FIRST_SECONDS)
+        found = {name: one.first_slot(now) for name, one in slots.items()}
+    return {name: at for name, at in found.items() if at is not None}
 
 
-def custom_slots(code: CodeSchedule, since: Mapping[str, datetime]) -> dict[str, CustomSlots]:
+def custom_slots(
+    code: CodeSchedule, since: Mapping[str, datetime], questions: Questions | None = None
+) -> dict[str, CustomSlots]:
     """The slots of the custom schedule classes, by code key, as a planner of claims takes them."""
     return {
-        key: CustomSlots(one.entry, since.get(one.definition.job_name))
+        key: CustomSlots(one.entry, since.get(one.definition.job_name), key, questions)
         for key, one in code.by_key().items()
         if one.definition.schedule == CODE_SCHEDULE
     }

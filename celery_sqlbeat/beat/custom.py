@@ -8,10 +8,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule
 
+from celery_sqlbeat.beat.questions import Questions
 from celery_sqlbeat.schedule import COALESCE, OVERLAP, Fire, Gap, Misfire, Skip
 
 logger = logging.getLogger(__name__)
@@ -49,24 +51,29 @@ def ask(entry: Any, last_run_at: datetime | None, now: datetime) -> Answer:
     return Answer(bool(due), now + timedelta(seconds=min(max(wait, _SOONEST), _LATEST)))
 
 
-def next_run(entry: Any, last_run_at: datetime | None, now: datetime) -> datetime:
-    """The next instant at which this entry may be due."""
-    answer = ask(entry, last_run_at, now)
-    return now if answer.is_due else answer.next_at
-
-
 class CustomSlots:
     """The slots of one entry, for a planner of claims. No misfire policy applies: the class knows no missed slots."""
 
-    def __init__(self, entry: Any, since: datetime | None = None) -> None:
-        """`since` is from when an entry counts that never ran."""
+    def __init__(
+        self, entry: Any, since: datetime | None = None, key: str = "", questions: Questions | None = None
+    ) -> None:
+        """`since` is from when an entry counts that never ran.
+
+        `questions` ask its class, by the `key` of the entry, outside of the transaction that plans; without them it is
+        asked at once.
+        """
         self._entry = entry
+        self._key = key
+        self._questions = questions
         self._since = since or datetime.now(timezone.utc)
         self._claimed: tuple[datetime, datetime] | None = None  # when it was last due here, and when to ask again
 
     def first_slot(self, added_at: datetime, start: datetime | None = None, key: str = "") -> datetime | None:
-        """When a row without a next run may be due."""
-        return max(next_run(self._entry, self._since, added_at), start or added_at)
+        """When a row without a next run may be due; None: the entry has not said yet."""
+        answer = self._ask(added_at, self._since, added_at)
+        if answer is None:
+            return None
+        return max(added_at if answer.is_due else answer.next_at, start or added_at)
 
     def plan(
         self,
@@ -75,28 +82,46 @@ class CustomSlots:
         last_run: datetime | None = None,
         misfire: Misfire = COALESCE,
         key: str = "",
-    ) -> Fire | Skip:
-        """The slot, if the entry says that it is due; otherwise when to ask again."""
+    ) -> Fire | Skip | None:
+        """The slot, if the entry says that it is due; otherwise when to ask again. None: it has not said yet."""
         mine = self._claimed if self._claimed is not None and self._claimed[1] == due else None
         # Where nobody else has run it since: stock beat counts from the sending, which is earlier than the run's end.
         last = mine[0] if mine is not None else last_run or self._since
-        answer = ask(self._entry, last, now)
+        answer = self._ask(due, last, now)
+        if answer is None:
+            return None
         if answer.is_due:
             self._claimed = now, answer.next_at
             return Fire(due, answer.next_at, None, None)
         self._claimed = (last, answer.next_at) if mine is not None else None
         return Skip(None, answer.next_at)
 
-    def passed_by(self, due: datetime, until: datetime, key: str = "") -> Skip:
-        """The slot, not run, if the entry says that it is due; otherwise when to ask again."""
+    def passed_by(self, due: datetime, until: datetime, key: str = "") -> Skip | None:
+        """The slot, not run, if the entry says that it is due; otherwise when to ask again. None as in `plan`."""
         answer = self.plan(due, until)
-        return answer if isinstance(answer, Skip) else Skip(Gap(due, due, 1, OVERLAP), answer.next_slot)
+        return Skip(Gap(due, due, 1, OVERLAP), answer.next_slot) if isinstance(answer, Fire) else answer
 
     def next_after_retry(self, slot: datetime, now: datetime, key: str = "") -> tuple[datetime | None, float | None]:
-        """When to ask again, if an attempt of this slot begins now."""
-        answer = ask(self._entry, now, now)
-        self._claimed = now, answer.next_at
-        return answer.next_at, None
+        """When to ask again, if an attempt of this slot begins now: when it has ended, counted from now."""
+        self._claimed = now, now
+        return now, None
+
+    def _ask(self, due: datetime, last: datetime, now: datetime) -> Answer | None:
+        if self._questions is None:
+            return ask(self._entry, last, now)
+        found: Answer | None = self._questions.answer(
+            self._key, (due, last), partial(_ask_whatever, self._entry, last, now), str(self._entry.name)
+        )
+        return found
+
+
+def _ask_whatever(entry: Any, last: datetime, now: datetime) -> Answer:
+    """As `ask`, in a thread of its own, where nothing that is raised has another meaning."""
+    try:
+        return ask(entry, last, now)
+    except BaseException:
+        logger.exception("the schedule of %s ended its thread; asking again in %g s", entry.name, _AGAIN_SECONDS)
+        return Answer(False, now + timedelta(seconds=_AGAIN_SECONDS))
 
 
 @contextmanager

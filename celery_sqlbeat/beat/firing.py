@@ -98,7 +98,9 @@ class Firing:
             self._standing.claimed += len(claimed.claims)
             self._in_flight = _InFlight(claimed.claims, self._send(claimed.claims, until), until)
         self.record()
-        return Fired(claimed.looked_at > 0, claimed.looked_at >= self._batch_size)
+        # The transaction is over: now custom schedules are asked, and what they say is claimed with the next batch.
+        has_answers = self._calls.questions.settle()
+        return Fired(claimed.looked_at > 0, has_answers or claimed.looked_at >= self._batch_size)
 
     def _planned(
         self,

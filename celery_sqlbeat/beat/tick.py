@@ -89,6 +89,7 @@ class Tick:
 
     def _walk(self) -> float:
         self._firing.record()  # what the broker has already comes before everything else
+        self._is_stirred = self._calls.questions.has_news() or self._is_stirred
         now = self._clock()
         if now >= self._next_poll:
             self._next_poll = now + self._poll
@@ -240,6 +241,6 @@ class Tick:
         return self._walked_at + min(_LONGEST_SPACING, _SPACING_SECONDS * 2.0 ** min(in_vain, 10)) - now
 
     def _rest(self) -> float:
-        until_mark = self._firing.seconds_left
         seconds = min(self._wake_at, self._next_notice, self._next_poll) - self._clock()
-        return max(0.0, seconds if until_mark is None else min(seconds, until_mark))
+        others = (self._firing.seconds_left, self._calls.questions.seconds_left)
+        return max(0.0, min([seconds, *(one for one in others if one is not None)]))

@@ -123,7 +123,8 @@ def resumption(row: JobRecord, definition: Definition) -> Resumption:
     answer = definition.timeline.plan(due, row.now, None, Misfire("skip", 0.0), row.job_id)
     if isinstance(answer, Skip):
         return Resumption(answer.next_slot, answer.gap, answer.next_slot is None)
-    return Resumption(answer.slot, answer.gap, False)  # it is due at this very instant
+    # Else it is due at this very instant.
+    return Resumption(due, None, False) if answer is None else Resumption(answer.slot, answer.gap, False)
 
 
 def is_held(row: JobRecord) -> bool:

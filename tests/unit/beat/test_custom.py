@@ -11,7 +11,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedule
 
-from celery_sqlbeat.beat.custom import Answer, CustomSlots, ask, next_run
+from celery_sqlbeat.beat.custom import Answer, CustomSlots, ask
 from celery_sqlbeat.schedule import Fire, Skip
 
 UTC = timezone.utc
@@ -44,13 +44,13 @@ def test_it_is_due_by_the_servers_clock_whatever_this_host_shows() -> None:
     assert ask(entry(Own(3600)), NOON - HOUR, NOON) == Answer(True, NOON + HOUR)
     assert ask(entry(Own(3600)), NOON - HOUR / 4, NOON) == Answer(False, NOON + HOUR * 3 / 4)
     assert ask(entry(Own(3600)), None, NOON) == Answer(False, NOON + HOUR)
-    assert next_run(entry(Own(3600)), NOON - 2 * HOUR, NOON) == NOON
-    assert next_run(entry(Own(3600)), None, NOON) == NOON + HOUR
+    assert CustomSlots(entry(Own(3600)), NOON - 2 * HOUR).first_slot(NOON) == NOON
+    assert CustomSlots(entry(Own(3600)), NOON).first_slot(NOON) == NOON + HOUR
 
 
 def test_a_crontab_of_ones_own_counts_in_the_zone_of_the_app() -> None:
     evening = datetime(2027, 3, 1, 17, tzinfo=UTC)  # six in Berlin
-    assert next_run(entry(Evenings(minute="0", hour="18")), None, NOON) == evening
+    assert CustomSlots(entry(Evenings(minute="0", hour="18")), NOON).first_slot(NOON) == evening
     assert ask(entry(Evenings(minute="0", hour="18")), NOON, evening).is_due
 
 
@@ -129,7 +129,9 @@ def test_it_counts_from_the_last_run_where_another_beat_was_there_meanwhile() ->
 
 def test_a_retry_counts_from_its_own_beginning() -> None:
     slots = CustomSlots(entry(Own(3600)), NOON - HOUR)
-    assert slots.next_after_retry(NOON, NOON + HOUR / 2) == (NOON + HOUR * 3 / 2, None)
+    begun = NOON + HOUR / 2
+    assert slots.next_after_retry(NOON, begun) == (begun, None), "it is asked when the attempt has ended"
+    assert slots.plan(begun, NOON + HOUR) == Skip(None, NOON + HOUR * 3 / 2)
 
 
 def test_a_row_without_a_next_run_begins_when_the_entry_says_so() -> None:

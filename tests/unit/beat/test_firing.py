@@ -7,6 +7,7 @@ import pytest
 
 from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.publishing import Published, Refused, Sending, Sent
+from celery_sqlbeat.beat.questions import Questions
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
 from celery_sqlbeat.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
 from celery_sqlbeat.model import Claim, Claimable, Plan
@@ -23,6 +24,7 @@ class House:
         self.time = 0.0
         self.waiting = list(claims)
         self.claimable = Claimable()
+        self.questions = Questions()
         self.claimed = 0
         self.dispatched: list[Claim] = []
         self.published: list[Claim] = []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.firing import Fired
+from celery_sqlbeat.beat.questions import Questions
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.errors import BrokerAway, DatabaseAway, DatabaseBusy, StoreError
@@ -44,6 +45,7 @@ class House:
         self.is_away = False
         self.sight = Sight(PATIENCE, 2 * poll, self.clock)
         self.claimable = Claimable()
+        self.questions = Questions()
         me: Any = self
         chance = random.Random(5).random
         self.tick = Tick(me, me, self.sight, me, me, me, poll, notice, self.clock, chance)
