@@ -78,6 +78,11 @@ class Settings:
         checks.seconds(0),
         "A queue counts as served by this package for so long after its last worker was seen.",
     )
+    unknown_task_timeout: float = _setting(
+        3600.0,
+        checks.seconds(0),
+        "How long a slot waits for a worker that knows its task; then it ends as skipped (unknown task).",
+    )
     batch_size: int = _setting(500, checks.whole(1, 1000), "Jobs per claim.")
     max_retries: int = _setting(
         3, checks.whole(0, MOST_RETRIES), "Retries of a failed slot before it goes to the dead letters."

@@ -55,6 +55,7 @@ NEVER_STARTED = "never started"
 OVERLAP = "overlap"
 JOB_DELETED = "job deleted"
 REPLACED_REASON = "replaced"  # of a run that made room for the next slot of its job
+UNKNOWN_TASK = "unknown task"
 LEFT_TO_OTHERS = "left to a worker without celery-sqlbeat"
 LEFT_TO_STRATEGY = "left to the strategy of its task"
 EXPIRED = "expired"
@@ -161,6 +162,11 @@ def after_lost_lease(
 def given_back(reason: str, seconds: float = 0.0) -> Ending:
     """The same attempt, due again at once or after a while: it was not published for certain, or not begun."""
     return Ending(SCHEDULED, reason[:LONGEST_REASON], seconds)
+
+
+def given_back_unknown(seconds: float) -> Ending:
+    """As given back: whoever was to run it does not know its task, and another worker may."""
+    return given_back(UNKNOWN_TASK, seconds)
 
 
 def queued_seconds(lease_seconds: float, republishes: int) -> float:

@@ -266,7 +266,14 @@ def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot
         not job.extra,
         prior.run_id,
         same_run,
+        _unknown_seconds(job, prior),
     )
+
+
+def _unknown_seconds(job: DueJob, prior: Attempt) -> float | None:
+    if prior.state != lifecycle.SCHEDULED or prior.reason != lifecycle.UNKNOWN_TASK or prior.created_at is None:
+        return None
+    return (job.now - prior.created_at).total_seconds()
 
 
 def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:

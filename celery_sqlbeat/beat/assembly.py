@@ -27,6 +27,7 @@ from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
+from celery_sqlbeat.beat.unknown_tasks import UnknownTasks
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.lifecycle import Backoff
@@ -95,6 +96,15 @@ def assemble(
         machine.clock,
         machine.random,
         Backoff(settings.retry_base, settings.retry_factor, settings.retry_max),
+        UnknownTasks(
+            beat_store,
+            standing,
+            publisher.queue_of,
+            settings.unknown_task_timeout,
+            bystanders,
+            machine.clock,
+            machine.random,
+        ),
     )
     reaping = Reaping(
         beat_store,

@@ -14,6 +14,7 @@ from celery_sqlbeat.beat.publishing import Published, Publisher, Refused, Sendin
 from celery_sqlbeat.beat.recording import Mark, Recording
 from celery_sqlbeat.beat.refusals import KEY, Refusals
 from celery_sqlbeat.beat.standing import Standing
+from celery_sqlbeat.beat.unknown_tasks import UnknownTasks
 from celery_sqlbeat.errors import DatabaseAway, StoreError
 from celery_sqlbeat.lifecycle import Backoff, Ending, after_refusal
 from celery_sqlbeat.model import Attempt, Claim, DueJob, Plan
@@ -57,6 +58,7 @@ class Firing:
         clock: Callable[[], float] = time.monotonic,
         rnd: Callable[[], float] = random.random,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is a tuple
+        unknown_tasks: UnknownTasks | None = None,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -68,6 +70,7 @@ class Firing:
         self._clock = clock
         self._random = rnd
         self._backoff = backoff
+        self._unknown_tasks = unknown_tasks
         self._in_flight: _InFlight | None = None
         self._recording = Recording(store, clock, rnd)
         self._refusals = Refusals(clock)
@@ -94,9 +97,10 @@ class Firing:
             name = claimed.names.get(gap.job_id, gap.job_id)
             logger.info("%d slots are skipped (%s): job %s", gap.slot_count, gap.reason, name)
         self.settle()
-        if claimed.claims:
-            self._standing.claimed += len(claimed.claims)
-            self._in_flight = _InFlight(claimed.claims, self._send(claimed.claims, until), until)
+        claims = self._unknown_tasks.sift(claimed.claims) if self._unknown_tasks else claimed.claims
+        if claims:
+            self._standing.claimed += len(claims)
+            self._in_flight = _InFlight(claims, self._send(claims, until), until)
         self.record()
         # The transaction is over: now custom schedules are asked, and what they say is claimed with the next batch.
         has_answers = self._calls.questions.settle()

@@ -119,7 +119,7 @@ class Sender:
     def _send_first(
         self, claim: Claim, outlet: Outlet, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
     ) -> None:
-        options = messages.options(claim, self.store_id, self.namespace)
+        options = self._options(claim)
         task = self._app.tasks.get(claim.task_name)
         if not self._is_stock or not is_stock_task(self._app, task):
             if task is None:
@@ -148,10 +148,16 @@ class Sender:
             if like is not None:
                 self._likenesses[key] = like
 
+    def _options(self, claim: Claim) -> dict[str, Any]:
+        options = messages.options(claim, self.store_id, self.namespace)
+        if self._app.conf.task_protocol == 1:  # it has the task's name in the body, which not every worker can read
+            options["headers"]["sqlbeat"]["task"] = claim.task_name
+        return options
+
     def _send_entry(self, claim: Claim, outlet: Outlet) -> str | None:
         """Returns the check-in that a tool has opened for it."""
         entry = self._entry_of(claim)
-        entry.options = messages.options(claim, self.store_id, self.namespace)
+        entry.options = self._options(claim)
         self._watched, self._raised = False, None
         self._apply_entry(entry, producer=outlet.producer)
         if self._raised is not None:

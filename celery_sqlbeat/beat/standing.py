@@ -4,17 +4,19 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from celery_sqlbeat import details
 from celery_sqlbeat.brokerage import differ_for_certain
 from celery_sqlbeat.errors import OtherBroker
+from celery_sqlbeat.knowledge import mark_in, names_in, nobody_has
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.model import Node, SeenNode
 from celery_sqlbeat.queues import Queues, read
 from celery_sqlbeat.store.protocol import NodeStore
 
+_MOST_MARKS = 100  # of releases of workers whose tasks are remembered
 _KNOWN_SECONDS = 10.0  # how long the list of nodes is taken for true; a new worker gets leased slots within this time
 
 
@@ -39,6 +41,10 @@ class Standing:
         self._known: tuple[float, list[tuple[SeenNode, Queues]]] | None = None
         self.claimed = 0
         self._told: dict[str, Callable[[], object]] = {}
+        self._names: dict[str, frozenset[str] | None] = {}
+        """What workers know, by its mark."""
+        self._verdicts: dict[tuple[str | None, str], bool] = {}
+        """About queues and tasks, as long as the list of nodes is taken for true."""
         host = socket.gethostname()
         # The random part makes it another beat after a restart, even under the same process id.
         name = f"beat@{host}/{os.getpid()}/{machine.ids.one()[:8]}"
@@ -103,6 +109,45 @@ class Standing:
         """The tasks of which a worker has said that it cannot keep their leases: they have a strategy of their own."""
         return frozenset().union(*(details.unleasable(node.details) for node, _ in self._workers()))
 
+    def lacks(self, task_name: str) -> bool:
+        """Whether some living worker is known not to know this task."""
+        self._workers()
+        key = (None, task_name)
+        if key not in self._verdicts:
+            known = self._known_by(self._living())
+            self._verdicts[key] = any(names is not None and task_name not in names for names in known)
+        return self._verdicts[key]
+
+    def nobody_knows(self, queue: str | None, task_name: str) -> bool:
+        """Whether living workers with the extension consume this queue, and each is known not to know this task."""
+        self._workers()
+        key = (queue, task_name)
+        if queue is not None and key not in self._verdicts:
+            self._verdicts[key] = nobody_has(task_name, self._known_by(self._living(queue)))
+        return self._verdicts.get(key, False)
+
+    def _living(self, queue: str | None = None) -> list[SeenNode]:
+        """The workers that live, of this queue or of any."""
+        return [
+            node
+            for node, queues in self._workers()
+            if node.stopped_at is None
+            and _silent_seconds(node) < self._alive_seconds
+            and (queue is None or queue in queues.consumed)
+        ]
+
+    def _known_by(self, nodes: Sequence[SeenNode]) -> set[frozenset[str] | None]:
+        """What these workers know; None among it where one has not told."""
+        marks = {mark_in(node.details): node.node_id for node in nodes}
+        new = {mark: node_id for mark, node_id in marks.items() if mark is not None and mark not in self._names}
+        if new:
+            told = self._nodes.tasks(new.values())
+            found = {mark: names_in(told.get(node_id), mark) for mark, node_id in new.items()}
+            if len(self._names) > _MOST_MARKS:
+                self._names.clear()
+            self._names.update({mark: names for mark, names in found.items() if names is not None})
+        return {None if mark is None else self._names.get(mark) for mark in marks}
+
     def may_republish(self, queue: str | None) -> bool:
         """Whether a worker with the extension that lives now consumes this queue."""
         return any(
@@ -116,6 +161,7 @@ class Standing:
         if self._known is None or now - self._known[0] > _KNOWN_SECONDS:
             workers = [node for node in self._nodes.seen(self._memory) if node.kind == "worker"]
             self._known = (now, [(node, read(node.queues)) for node in workers])
+            self._verdicts.clear()
         return self._known[1]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from celery_sqlbeat.beat.entries import EntryProblem
 from celery_sqlbeat.config import Settings
+from celery_sqlbeat.handle.knowing import Knower
 from celery_sqlbeat.handle.status import Process
 from celery_sqlbeat.long_runs import LongRun
 from celery_sqlbeat.model import LivingRelease
@@ -54,6 +55,8 @@ class Ground:
     """Jobs whose messages nobody takes: what beats tell of them, by name."""
     long_runs: Sequence[LongRun] = ()
     """Runs that go on for several intervals of their job."""
+    knowers: Sequence[Knower] = ()
+    """The living workers, with what they know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.diagnosis.facts import Ground, Jobs, SeenJob
 from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.handle.knowing import knowers
 from celery_sqlbeat.handle.refused import refused_jobs
 from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
 from celery_sqlbeat.handle.status import HOUR, processes, server_clock
@@ -33,7 +34,9 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     living = store.for_code().living(settings.beat_alive)
     jobs = read_jobs(app, store, rules, seconds)
     lasting = list(long_runs(store.for_admin().running(LEAST_SECONDS, MOST_RUNS), rules))
-    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused_jobs(store, seen), lasting)
+    known = knowers(store, seen, settings.worker_alive)
+    refused = refused_jobs(store, seen)
+    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused, lasting, known)
 
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from celery_sqlbeat.diagnosis.facts import Facts
+from celery_sqlbeat.diagnosis.facts import Facts, Ground, Wire
 from celery_sqlbeat.diagnosis.finding import Finding, listed
+from celery_sqlbeat.handle.knowing import known_in
+from celery_sqlbeat.knowledge import nobody_has
 
 MOST_ROWS = 20  # told one by one; after so many of them the pattern is clear
 
@@ -67,4 +69,22 @@ def _unknown_tasks(facts: Facts) -> Iterator[Finding]:
             "tasks",
             f"nobody has the task {task} of {listed(names)}",
             "correct the task's name, or let app and workers import its module (imports, include, autodiscover_tasks)",
+        )
+    yield from _unknown_in_queue(facts.ground, facts.wire, unknown)
+
+
+def _unknown_in_queue(ground: Ground, wire: Wire | None, told: Collection[str]) -> Iterator[Finding]:
+    """Tasks that some have, but none of those who consume the queue; a worker without the package may have it."""
+    plain = {queue for each in (wire and wire.roll) or () if each.extension is None for queue in each.queues}
+    lost: dict[tuple[str, str], list[str]] = {}
+    for job in ground.jobs.seen:
+        is_certain = job.queue is not None and job.queue not in plain and job.task not in told
+        if is_certain and nobody_has(job.task, known_in(ground.knowers, job.queue)):
+            lost.setdefault((job.task, str(job.queue)), []).append(job.name)
+    for (task, queue), names in sorted(lost.items()):
+        yield Finding(
+            "error",
+            "tasks",
+            f"no worker of queue {queue!r} knows the task {task} of {listed(names)}: nothing is sent",
+            "deploy those workers, or correct the task's queue (task_routes, or the options of these jobs)",
         )

@@ -27,3 +27,7 @@ class Facts:
     published_at: datetime | None
     started: bool
     republishes: int
+    is_unknown: bool = False
+    """Whether living workers consume its queue, and none of them knows its task."""
+    unknown_seconds: float = 0.0
+    """For how long a slot waits for one that does."""

@@ -12,9 +12,11 @@ from celery_sqlbeat.definition import Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, NoSuchJob
 from celery_sqlbeat.handle.explaining import Explanation, explain
 from celery_sqlbeat.handle.facts import Facts
+from celery_sqlbeat.handle.knowing import knowers, known_in
 from celery_sqlbeat.handle.records import Run, job_of, run_of
 from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
 from celery_sqlbeat.handle.status import HOUR, processes
+from celery_sqlbeat.knowledge import nobody_has
 from celery_sqlbeat.model import JobRecord
 from celery_sqlbeat.store import Store
 
@@ -27,17 +29,22 @@ def explain_job(app: Any, store: Store, settings: Settings, rules: Rules, name: 
     if row is None:
         raise NoSuchJob(name, settings.namespace)
     definition = _definition(row, rules)
+    nodes = store.nodes().seen(max(HOUR, settings.worker_memory))
+    queue = None if definition is None else queue_of(app, definition.call)
+    known = known_in(knowers(store, nodes, settings.worker_alive), queue)
     return explain(
         Facts(
             job=job_of(row),
             definition=definition,
             runs=list(_attempts(store, row, slots)),
-            processes=processes(store.nodes().seen(max(HOUR, settings.worker_memory)), settings),
-            queue=None if definition is None else queue_of(app, definition.call),
+            processes=processes(nodes, settings),
+            queue=queue,
             claimed_at=row.claimed_at,
             published_at=row.published_at,
             started=row.started_retry is not None,
             republishes=row.republishes,
+            is_unknown=definition is not None and nobody_has(definition.call.task_name, known),
+            unknown_seconds=settings.unknown_task_timeout,
         )
     )
 

@@ -34,6 +34,11 @@ def plight(facts: Facts) -> Iterator[str]:
     elif job.enabled and job.quarantine is None:
         yield from _waits(facts)
     yield from _extra(facts)
+    if facts.is_unknown and job.enabled:
+        yield (
+            f"no living worker of queue {facts.queue!r} knows its task {job.task}: nothing is sent, and a slot waits "
+            f"for {span(facts.unknown_seconds)} at most; deploy the workers, or correct the task's name or its queue"
+        )
 
 
 def _held(facts: Facts) -> Iterator[str]:
@@ -57,7 +62,9 @@ def _waits_for_retry(facts: Facts) -> Iterator[str]:
     job, last = facts.job, _waiting(facts)
     left = _seconds_left(job.retry_at, job.read_at)
     when = "now" if left is None or left <= 0 else f"in {span(left)}"
-    if last is not None and last.state == lifecycle.SCHEDULED:
+    if last is not None and last.reason == lifecycle.UNKNOWN_TASK:
+        yield f"its slot waits for a worker that knows its task {job.task}; it is looked at again {when}"
+    elif last is not None and last.state == lifecycle.SCHEDULED:
         yield f"its slot was given back ({last.reason or 'no reason was given'}); it is due again {when}"
     elif last is not None and last.reason == lifecycle.CANNOT_BE_PUBLISHED:
         yield f"no message can be made of it; it is tried again {when}"

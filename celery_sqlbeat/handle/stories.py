@@ -14,6 +14,7 @@ _SKIPPED = {
     "overlap": "skipped: the run before it still went on (overlap)",
     "paused": "skipped: the job was paused",
     "expired": "skipped: its message expired before a worker took it",
+    "unknown task": "skipped: no worker that knows its task came in time (unknown task)",
     "superseded": "skipped: another slot took its place (superseded)",
 }
 

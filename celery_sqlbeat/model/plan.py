@@ -26,6 +26,8 @@ class Attempt(NamedTuple):
     failures: int
     lost_leases: int
     advances: int
+    reason: str | None = None
+    created_at: datetime | None = None
 
 
 class Slot(NamedTuple):
@@ -44,6 +46,8 @@ class Slot(NamedTuple):
     """The run id of the attempt before this one."""
     same_run: bool
     """Whether that attempt itself is taken up again, so that the run id stays."""
+    unknown_seconds: float | None = None
+    """How old an attempt is that was given back because nobody knew its task; None for all others."""
 
 
 class Claim(NamedTuple):

@@ -14,6 +14,7 @@ from celery_sqlbeat.lifecycle import (
     DISPATCHED,
     LONGEST_QUEUED_SECONDS,
     REPLACED_REASON,
+    SKIPPED,
     Ending,
     given_back,
 )
@@ -165,6 +166,9 @@ class SqlBeatStore:
     def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
         releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c, ending in refused]
         return release(self._database, self._namespace, releases, only_unstarted=True)()
+
+    def skip(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        return self._release_claims(claims, Ending(SKIPPED, reason))()
 
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         return self._release_claims(claims, Ending(CANCELLED, reason))()

@@ -1,5 +1,6 @@
 """Who is there: beats and workers register themselves, and everybody can look. Also the store's own identity."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from celery_sqlbeat.model import Node, SeenNode
@@ -28,6 +29,10 @@ class SqlNodeStore:
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         rows = self._database.read("read_nodes", namespace=self._namespace, memory_seconds=memory_seconds)
         return [SeenNode._make(row) for row in rows]
+
+    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
+        rows = [(node_id,) for node_id in sorted(node_ids)]
+        return dict(self._database.read("read_tasks", rows, namespace=self._namespace)) if rows else {}
 
     def clock(self) -> datetime:
         at: datetime = self._database.read("read_clock")[0][0]

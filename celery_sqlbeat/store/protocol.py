@@ -140,6 +140,9 @@ class BeatStore(Protocol):
     def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
         """End attempts whose message cannot be made: another one follows, or the dead letters."""
 
+    def skip(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        """End slots that are not to run any more: their jobs go on at once."""
+
     def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
         """End slots that somebody chose not to send: their jobs go on at once."""
 
@@ -378,6 +381,9 @@ class NodeStore(Protocol):
 
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         """The nodes that were alive within so many seconds."""
+
+    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
+        """The JSON lists of the tasks that workers know, by node; None where one has not told them."""
 
     def clock(self) -> datetime:
         """The server's clock."""

@@ -14,6 +14,7 @@ from celery_sqlbeat.lifecycle import (
     after_lost_lease,
     after_success,
     given_back,
+    given_back_unknown,
     left_to_strategy,
 )
 from celery_sqlbeat.model import StartedRun
@@ -36,6 +37,10 @@ class End(Enum):
     STOPPED = "worker stopped"  # the worker's own end took it along; the slot is not to blame
     NOT_BEGUN = "not begun"
     LEFT = "left"  # the strategy of its task has taken the message, and nobody hears more of it
+    UNKNOWN_TASK = "unknown task"  # this worker does not know it, and another one may
+
+
+ELSEWHERE_SECONDS = 2.0  # on average, until a slot is sent again whose task this worker does not know
 
 
 def backoff_of(settings: Settings) -> Backoff:
@@ -70,4 +75,6 @@ def ending(
         return left_to_strategy()
     if end is End.NOT_BEGUN:
         return given_back(end.value)
+    if end is End.UNKNOWN_TASK:
+        return given_back_unknown(ELSEWHERE_SECONDS * (0.5 + random()))
     return after_failure(run.failures, run.max_retries, backoff, random, error, traceback)

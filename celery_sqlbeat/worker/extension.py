@@ -6,13 +6,14 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import celery_sqlbeat
 from celery_sqlbeat import details
 from celery_sqlbeat.brokerage import fingerprint
 from celery_sqlbeat.config import NAMES, Settings
+from celery_sqlbeat.knowledge import tell
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.body import watch_bodies_of
@@ -55,6 +56,9 @@ class Extension:
         self._marks = running.share()
         self._executions: set[Execution] = set()
         self._parts: Parts | None = None
+        self._strategies: Mapping[str, Any] | None = None
+        self._names: tuple[str, ...] = ()
+        self._tasks: str | None = None
         host = socket.gethostname()
         # The random part makes it another worker after a restart, even under the same process id.
         name = f"{worker.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
@@ -80,6 +84,7 @@ class Extension:
         ask_without_waiting(consumer, self._parts.loop)
         self._parts.gate.connected(consumer)
         self._parts.reception.connected(consumer)
+        self._strategies = consumer.strategies
         self.office.open()
 
     def join(self, hub: Any) -> None:
@@ -219,8 +224,19 @@ class Extension:
         consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._parts is not None else []
         unleasable = self._parts.reception.unleasable if self._parts is not None else []
         return self._node._replace(
-            queues=self._consumption.tell(queue.name for queue in consumed), details=details.tell(unleasable)
+            queues=self._consumption.tell(queue.name for queue in consumed),
+            tasks=self._tasks_known(),
+            details=details.tell(unleasable),
         )
+
+    def _tasks_known(self) -> str | None:
+        """The tasks that this worker takes; None before it consumes."""
+        if self._strategies is None:
+            return None
+        names = tuple(self._strategies)
+        if names != self._names:
+            self._names, self._tasks = names, tell(names)
+        return self._tasks
 
 
 def _is_to_begin(req: Any) -> bool:

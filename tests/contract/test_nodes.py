@@ -54,3 +54,13 @@ def test_a_node_that_stopped_or_fell_silent_is_told_apart(world: World) -> None:
 def test_the_store_has_one_id(world: World) -> None:
     assert world.store.nodes().identity() == world.store.nodes().identity()
     assert world.store.nodes().clock() == NOON
+
+
+def test_the_tasks_of_workers_are_read_by_themselves(world: World) -> None:
+    nodes = world.store.nodes()
+    nodes.note(Node("w1", "worker", "a", 1, "0.1", tasks='["app.a"]'))
+    nodes.note(Node("w1", "worker", "a", 1, "0.1"))  # what is not given stays
+    nodes.note(Node("w2", "worker", "a", 2, "0.1"))
+    world.sibling().nodes().note(Node("w3", "worker", "a", 3, "0.1", tasks='["theirs"]'))
+    assert nodes.tasks(["w1", "w2", "w3", "w4"]) == {"w1": '["app.a"]', "w2": None}
+    assert nodes.tasks([]) == {}

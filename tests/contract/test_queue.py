@@ -9,12 +9,14 @@ import pytest
 from celery_sqlbeat.lifecycle import (
     CANNOT_BE_PUBLISHED,
     MAX_REPUBLISHES,
+    UNKNOWN_TASK,
     Backoff,
     Ending,
     Republish,
     after_lost_lease,
     after_refusal,
     given_back,
+    given_back_unknown,
 )
 from celery_sqlbeat.model import Claimable, HeldLease
 from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant, earliest
@@ -722,3 +724,52 @@ def test_a_check_in_is_kept_with_its_run_by_who_holds_the_claim(world: World) ->
     assert world.beat.check_ins([claim.run_id]) == {}
     assert world.beat.note_check_ins([(claim, '{"id": "one"}')]) == {claim.run_id}
     assert world.beat.check_ins([claim.run_id, stale.claim_id]) == {claim.run_id: '{"id": "one"}'}
+
+
+# Tasks that nobody knows
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_slot_whose_task_nobody_knows_says_how_old_it_is(world: World, columns: Mapping[str, Any]) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    assert claim.slot.unknown_seconds is None
+    world.later(1)
+    world.beat.give_back([claim], UNKNOWN_TASK, 10)
+    world.later(10)
+    again = world.claim_one()
+    assert again.run_id == claim.run_id and again.slot.unknown_seconds == pytest.approx(11)
+    world.beat.give_back([again], "the broker is away", 0)
+    assert world.claim_one().slot.unknown_seconds is None
+    assert [run["failures"] for run in world.runs(name)] == [0]
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_slot_that_waited_in_vain_is_skipped_and_its_job_goes_on(world: World, columns: Mapping[str, Any]) -> None:
+    name = world.add(**columns)
+    claim = world.claim_one()
+    assert world.beat.skip([claim], UNKNOWN_TASK) == {claim.run_id}
+    (row,) = world.runs(name)
+    assert (row["state"], row["reason"], row["failures"]) == ("skipped", UNKNOWN_TASK, 0)
+    job = world.job(name)
+    assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)
+
+
+@pytest.mark.parametrize("columns", [{}, {"Policies": OVERLAP}])
+def test_a_worker_that_does_not_know_the_task_gives_its_slot_back(world: World, columns: Mapping[str, Any]) -> None:
+    """Also one that was fired and forgotten: it comes again from the outbox, under the same run."""
+    name = world.add(**columns)
+    claim = world.claim_one()
+    if columns:
+        world.beat.mark_dispatched([claim])()
+    else:
+        world.publish(claim)
+    run = world.start(claim)
+    assert run is not None and world.finish(run, given_back_unknown(2.0))
+    assert world.states(name) == ["scheduled"] and world.claim().claims == []
+    world.later(2)
+    again = world.claim_one()
+    assert (again.run_id, again.slot.attempt, again.slot.failures) == (claim.run_id, 1, 0)
+    assert again.slot.unknown_seconds == pytest.approx(2)
+    assert world.beat.skip([again], UNKNOWN_TASK) == {again.run_id}
+    assert world.states(name) == ["skipped"]

@@ -13,6 +13,7 @@ NEXT_SLOT = "the next slot"
 AFTER_THE_BACKOFF = "a new attempt, after the backoff"
 AT_ONCE = ("a new attempt, at once", "a new attempt, when the lease has ended")
 SAME_BY_MESSAGE = "the same attempt: its message goes back to the broker"
+SAME_ELSEWHERE = "the same attempt, in a moment: its message goes to a worker that knows it"
 SAME_AT_ETA = "the same attempt, at the retry's eta"
 
 
@@ -56,6 +57,9 @@ def assert_outcome(shop: WorkerShop, job: str, how: str, attempt: int = 1) -> Ru
         assert follows != NEXT_SLOT, told
         return run
     assert row.locked_by is None, told
+    if follows == SAME_ELSEWHERE:
+        assert row.next_run_time == run.scheduled_for and row.retry_at is not None and run.reason, told
+        return run
     assert run.finished_at is not None, told
     if follows == NEXT_SLOT:
         assert row.retry_at is None and row.next_run_time > run.scheduled_for, told

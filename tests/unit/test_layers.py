@@ -11,7 +11,19 @@ import celery_sqlbeat
 PACKAGE = Path(celery_sqlbeat.__file__).parent
 LAYERS = [  # from the lowest; a room may import from lower layers, and from its own only where VALUES says so
     {"errors"},
-    {"brokerage", "checks", "details", "durations", "embedded", "ids", "masking", "queues", "roster", "unpatched"},
+    {
+        "brokerage",
+        "checks",
+        "details",
+        "durations",
+        "embedded",
+        "ids",
+        "knowledge",
+        "masking",
+        "queues",
+        "roster",
+        "unpatched",
+    },
     {"config", "machine", "model", "options", "policy", "url"},
     {"schedule"},
     {"definition", "lifecycle"},

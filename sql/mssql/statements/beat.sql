@@ -75,7 +75,9 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- name: read_attempts
 -- rows: run_id uniqueidentifier
 -- A missing row: its history was deleted, so the slot starts anew.
-SELECT r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances
+SELECT
+    r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
+    r.CreatedAt
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);

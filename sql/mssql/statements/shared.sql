@@ -63,6 +63,13 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE dbo.Nodes SET StoppedAt = @now WHERE Namespace = @namespace AND NodeId = @node_id;
 
+-- name: read_tasks
+-- rows: node_id nvarchar(200)
+-- The tasks that workers know; they change seldom, and may be many. A missing row: the worker is gone.
+SELECT n.NodeId, n.Tasks
+FROM OPENJSON(@rows) WITH (node_id nvarchar(200) '$[0]') AS p
+INNER JOIN dbo.Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = @namespace;
+
 -- name: read_nodes
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @since datetime2(6) = DATEADD(

@@ -43,7 +43,9 @@ FOR UPDATE OF j SKIP LOCKED;
 -- A missing row: its history was deleted, so the slot starts anew.
 WITH p (run_id) AS (:rows)
 
-SELECT r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances
+SELECT
+    r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
+    r.CreatedAt
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]);
 

@@ -44,7 +44,9 @@ LIMIT :batch_size;
 -- A missing row: its history was deleted, so the slot starts anew.
 WITH p (run_id) AS (:rows)
 
-SELECT r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances
+SELECT
+    r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
+    r.CreatedAt
 FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
 

@@ -41,6 +41,15 @@ RETURNING HeartbeatAt;
 -- name: stop_node
 UPDATE Nodes SET StoppedAt = :now WHERE NodeId = :node_id AND Namespace = :namespace;
 
+-- name: read_tasks
+-- rows: node_id
+-- The tasks that workers know; they change seldom, and may be many. A missing row: the worker is gone.
+WITH p (node_id) AS (:rows)
+
+SELECT n.NodeId, n.Tasks
+FROM p
+CROSS JOIN Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = :namespace;
+
 -- name: read_nodes
 SELECT
     NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,

@@ -74,6 +74,10 @@ def test_what_never_began_is_the_same_attempt_again() -> None:
     assert ended(End.NOT_BEGUN)[:3] == ("scheduled", "not begun", 0.0)
 
 
+def test_a_task_that_is_unknown_here_is_the_same_attempt_again_in_a_moment() -> None:
+    assert ended(End.UNKNOWN_TASK)[:5] == ("scheduled", "unknown task", 2.0, 0, 0)
+
+
 def test_the_backoff_is_that_of_the_settings() -> None:
     backoff = backoff_of(Settings(retry_base=10.0, retry_factor=3.0, retry_max=25.0))
     waits = [ending(End.FAILURE, RUN._replace(failures=n), backoff, lambda: 1.0).retry_seconds for n in range(3)]

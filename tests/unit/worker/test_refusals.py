@@ -10,12 +10,10 @@ from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.gate import Gate
 from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.refusals import ask_before_refusing
+from celery_sqlbeat.worker.reports import NO_REPORT
 from celery_sqlbeat.worker.secrecy import hide_from_all
 
 RUN, CLAIM = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
-
-
-NOBODY = "Task of kind 'nobody.has' never registered, please make sure it's imported."
 
 
 class Desk:
@@ -31,6 +29,7 @@ class Desk:
             on_invalid_task=lambda body, message, error: self.complaints.append(("invalid", error)),
             on_decode_error=lambda message, error: self.complaints.append(("decode", error)),
             create_task_handler=lambda: None,
+            strategies={"app.known": None},
         )
         loop = SimpleNamespace(post=lambda action: action())
         ask_before_refusing(self.consumer, cast(Gate, self), cast(Loop, loop))
@@ -46,9 +45,29 @@ class Desk:
         self.asked[-1][3](answer)
 
 
-def message(**header: Any) -> Any:
+class Message(SimpleNamespace):
+    """A message, and whether it was acknowledged."""
+
+    headers: dict[str, Any]
+
+    def ack_log_error(self, *_: Any) -> None:
+        self.acknowledged.append(True)
+
+    @property
+    def payload(self) -> Any:
+        if self.body is None:
+            raise ValueError("it cannot be read")
+        return self.body
+
+    @payload.setter
+    def payload(self, body: Any) -> None:
+        self.body = body
+
+
+def message(task: str | None = "nobody.has", **header: Any) -> Any:
     facts = {"v": 1, "store": "s", "namespace": "n", "run": RUN, "claim": CLAIM, "fence": 1}
-    return SimpleNamespace(properties={}, headers={"id": RUN, "task": "nobody.has", "sqlbeat": {**facts, **header}})
+    own = {} if task is None else {"id": RUN, "task": task}
+    return Message(properties={}, headers={**own, "sqlbeat": {**facts, **header}}, acknowledged=[], body=None)
 
 
 def test_messages_of_others_are_refused_as_ever() -> None:
@@ -59,20 +78,62 @@ def test_messages_of_others_are_refused_as_ever() -> None:
 
 
 @pytest.mark.parametrize("answer", [Begun(cast(Any, None)), Stale()])
-def test_a_message_of_ours_is_refused_when_its_run_is_known(answer: Any) -> None:
-    desk, error = Desk(), KeyError("nobody.has")
-    desk.consumer.on_unknown_task(None, message(), error)
+def test_a_slot_whose_task_is_unknown_here_is_given_back_and_its_message_is_forgotten(answer: Any) -> None:
+    desk, mine = Desk(), message()
+    desk.consumer.on_unknown_task(None, mine, KeyError("nobody.has"))
     ((header, how, told, _),) = desk.asked
-    assert (header.run, header.claim, how, told.error) == (RUN, CLAIM, End.FAILURE, NOBODY)
+    assert (header.run, header.claim, how, told) == (RUN, CLAIM, End.UNKNOWN_TASK, NO_REPORT)
+    assert not desk.complaints and not mine.acknowledged
+    desk.answer(answer)
+    assert mine.acknowledged == [True] and not desk.complaints and not desk.returned
+
+
+def test_a_worker_tells_of_an_unknown_task_once(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.consumer.on_unknown_task(None, message(task="nobody.tells"), KeyError("nobody.tells"))
+    assert caplog.text.count("task nobody.tells is not registered in this worker") == 1
+
+
+def test_a_message_of_the_older_protocol_has_its_task_in_its_body() -> None:
+    desk, mine = Desk(), message(task=None)
+    mine.payload = {"id": RUN, "task": "nobody.has", "retries": 2}
+    desk.consumer.on_unknown_task(None, mine, KeyError("nobody.has"))
+    ((header, how, _, _),) = desk.asked
+    assert (header.run, header.celery_retries, how) == (RUN, 2, End.UNKNOWN_TASK)
+
+
+@pytest.mark.parametrize(
+    ("task", "how"), [("nobody.has", End.UNKNOWN_TASK), ("app.known", End.FAILURE), (None, End.FAILURE)]
+)
+def test_a_body_of_the_older_protocol_that_cannot_be_read_may_be_of_an_unknown_task(task: Any, how: End) -> None:
+    desk, mine = Desk(), message(task=None)
+    mine.headers["sqlbeat"]["task"] = task
+    mine.properties = {"correlation_id": RUN}
+    desk.consumer.on_decode_error(mine, ValueError("no such class"))
+    assert [(asked[0].run, asked[1]) for asked in desk.asked] == [(RUN, how)]
+
+
+def test_the_header_of_another_message_makes_none_of_ours() -> None:
+    desk, mine, error = Desk(), message(), KeyError("nobody.has")
+    mine.headers["id"] = CLAIM
+    desk.consumer.on_unknown_task(None, mine, error)
+    assert desk.complaints == [("unknown", error)] and not desk.asked
+
+
+@pytest.mark.parametrize("answer", [Begun(cast(Any, None)), Stale()])
+def test_celery_complains_of_what_cannot_be_read_when_its_run_is_known(answer: Any) -> None:
+    desk, error = Desk(), ValueError("pickle is not accepted")
+    desk.consumer.on_invalid_task(None, message(task="app.known"), error)
     assert not desk.complaints
     desk.answer(answer)
-    assert desk.complaints == [("unknown", error)] and not desk.returned
+    assert desk.complaints == [("invalid", error)]
 
 
 def test_a_body_that_cannot_be_read_is_named() -> None:
     desk = Desk()
-    desk.consumer.on_invalid_task(None, message(), ValueError("pickle is not accepted"))
-    desk.consumer.on_decode_error(message(), ValueError("no JSON"))
+    desk.consumer.on_invalid_task(None, message(task="app.known"), ValueError("pickle is not accepted"))
+    desk.consumer.on_decode_error(message(task="app.known"), ValueError("no JSON"))
     assert [told.error for _, _, told, _ in desk.asked] == [
         "ValueError('pickle is not accepted')",
         "ValueError('no JSON')",

@@ -1,8 +1,11 @@
 """A worker says that it is alive, what it consumes, and that it has stopped."""
 
+import json
+from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.knowledge import mark_of, tell
 from celery_sqlbeat.model import Node, SeenNode
 from celery_sqlbeat.worker.keeper import Keeper
 from celery_sqlbeat.worker.standing import Standing
@@ -26,6 +29,9 @@ class Register:
         self.noted.append(node)
         return datetime(2027, 3, 1, tzinfo=timezone.utc)
 
+    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
+        raise NotImplementedError  # a worker asks nobody what others know
+
     def stop(self, node_id: str) -> None:
         self.stopped.append(node_id)
 
@@ -44,11 +50,12 @@ class Post:
 
     def __init__(self) -> None:
         self.register, self.queues, self.monotonic = Register(), '["celery"]', 50.0
+        self.tasks: str | None = None
         standing = Standing(self.register, self.describe, 30.0, lambda: self.monotonic)
         self.keeper = Keeper(Rig().line, Timing(), lambda: self.monotonic, standing=standing)
 
     def describe(self) -> Node:
-        return Node("worker-1", "worker", "host", 7, "0", queues=self.queues)
+        return Node("worker-1", "worker", "host", 7, "0", queues=self.queues, tasks=self.tasks)
 
     def run_for(self, seconds: float) -> None:
         end = self.monotonic + seconds
@@ -71,6 +78,30 @@ def test_a_queue_that_came_later_is_named_from_then_on() -> None:
     post.queues = '["celery","other"]'
     post.run_for(31)
     assert post.register.noted[-1].queues == '["celery","other"]'
+
+
+def test_the_tasks_of_a_worker_are_written_when_they_have_changed_and_now_and_then() -> None:
+    post = Post()
+    post.run_for(0)
+    post.tasks = tell(["app.b", "app.a"])
+    post.run_for(91)
+    post.tasks = tell(["app.c"])
+    post.run_for(91)
+    told = [node.tasks for node in post.register.noted]
+    assert [text for text in told if text] == ['["app.a", "app.b"]', '["app.c"]'] and len(told) == 7
+    marks = [json.loads(node.details or "{}").get("tasks") for node in post.register.noted]
+    assert marks == [None] + [mark_of('["app.a", "app.b"]')] * 3 + [mark_of('["app.c"]')] * 3
+    post.run_for(3600)
+    assert sum(node.tasks is not None for node in post.register.noted) == 3
+
+
+def test_what_could_not_be_written_is_written_the_next_time() -> None:
+    post = Post()
+    post.tasks, post.register.is_away = tell(["app.a"]), True
+    post.run_for(5)
+    post.register.is_away = False
+    post.run_for(5)
+    assert [node.tasks for node in post.register.noted] == ['["app.a"]']
 
 
 def test_while_the_database_is_away_it_tries_again_soon_and_not_in_a_busy_loop() -> None:
