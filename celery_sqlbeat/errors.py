@@ -89,6 +89,17 @@ class SchemaError(StoreError):
     """The schema in the database is not the one that this version needs."""
 
 
+class ReleaseTooOld(SchemaError):
+    """The schema is one that this release must not work on any more."""
+
+    def __init__(self, version: int, own: str, oldest: str) -> None:
+        super().__init__(
+            f"the schema is at version {version} and needs celery-sqlbeat {oldest} or later, this is {own}: "
+            "upgrade the package in this environment"
+        )
+        self.version, self.own, self.oldest = version, own, oldest
+
+
 class MigrationChanged(SchemaError):
     """A migration that was already applied differs from the file of the same number."""
 

@@ -198,8 +198,8 @@ def _keep_code(importing: Importing, poll: float, machine: Machine) -> Duty:
 def _find_tables(settings: Settings, store: Store, publisher: Publisher) -> None:
     if settings.creates_tables:
         store.migrate(logger.info)
-    else:
-        store.check_schema()
+    if remark := store.check_schema().remark:
+        logger.info("%s", remark)
     store_id, _ = store.nodes().identity()
     publisher.identify(store_id, settings.namespace)
 

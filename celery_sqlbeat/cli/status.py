@@ -27,6 +27,12 @@ def status(ctx: click.Context, as_json: bool) -> None:
         _print(found)
 
 
+def _schema(found: Status) -> str:
+    if found.schema_version <= found.schema_known:
+        return f"version {found.schema_version}"
+    return f"version {found.schema_version}, newer than version {found.schema_known}, which this release knows"
+
+
 def _print(found: Status) -> None:
     jobs = found.jobs
     print_facts(
@@ -34,6 +40,7 @@ def _print(found: Status) -> None:
             ("database", found.database),
             ("namespace", found.namespace),
             ("store", found.store + (f", epoch {found.epoch}" if found.epoch else "")),
+            ("schema", _schema(found)),
             ("clock", f"{when_twice(found.now)}, this machine {found.skew_seconds:+.3f} s"),
             ("jobs", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in jobs.items())),
             ("waiting", f"{jobs['due']} due" + (f", for up to {span(found.lag_seconds)}" if jobs["due"] else "")),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
+from celery_sqlbeat.diagnosis.facts import Facts
 from celery_sqlbeat.diagnosis.finding import Finding
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DriverMissing, SchemaError, StoreError
 from celery_sqlbeat.masking import odbc_pairs
@@ -39,6 +40,14 @@ def _start(error: StoreError, url: DatabaseUrl) -> str:
     if url.database == "mssql" and "SSL Provider" in str(error) and "certificate" in str(error):
         return "let this machine trust the server's certificate (a test server's: TrustServerCertificate=yes)"
     return "start it"
+
+
+def findings(facts: Facts) -> Iterator[Finding]:
+    """A schema that is newer than this release."""
+    if facts.ground is not None and facts.ground.remark:
+        yield Finding(
+            "note", "schema", facts.ground.remark, "upgrade the package here as well, once the newer release stays"
+        )
 
 
 def of_driver(url: DatabaseUrl) -> Iterator[Finding]:

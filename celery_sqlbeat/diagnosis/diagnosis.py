@@ -16,6 +16,7 @@ from celery_sqlbeat.store import Store, open_store
 
 FAMILIES = (
     configuration.findings,
+    database.findings,
     clock.findings,
     broker.findings,
     workers.findings,

@@ -57,6 +57,8 @@ class Ground:
     """Runs that go on for several intervals of their job."""
     knowers: Sequence[Knower] = ()
     """The living workers, with what they know."""
+    remark: str | None = None
+    """What is worth knowing of the schema."""
 
 
 @dataclass(frozen=True, slots=True)

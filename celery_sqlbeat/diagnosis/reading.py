@@ -26,7 +26,7 @@ PAGE = 500  # rows that are read at a time
 
 def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, seconds: float) -> Ground:
     """What the database says; raises a StoreError where it cannot."""
-    store.check_schema()
+    remark = store.check_schema().remark
     nodes = store.nodes()
     store_id, _ = nodes.identity()
     _, skew = server_clock(nodes)
@@ -36,7 +36,7 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     lasting = list(long_runs(store.for_admin().running(LEAST_SECONDS, MOST_RUNS), rules))
     known = knowers(store, seen, settings.worker_alive)
     refused = refused_jobs(store, seen)
-    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused, lasting, known)
+    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused, lasting, known, remark)
 
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:

@@ -54,6 +54,9 @@ class Status:
     namespace: str
     store: str
     epoch: int
+    schema_version: int
+    schema_known: int
+    """Which one this release knows; the other is higher where a newer release has upgraded the schema."""
     now: datetime
     """The server's clock."""
     skew_seconds: float
@@ -80,6 +83,7 @@ def read_status(store: Store, settings: Settings) -> Status:
     """Ask the database how things stand."""
     nodes, admin = store.nodes(), store.for_admin()
     store_id, epoch = nodes.identity()
+    schema = store.check_schema()
     now, skew = server_clock(nodes)
     counts = admin.counts()
     return Status(
@@ -87,6 +91,8 @@ def read_status(store: Store, settings: Settings) -> Status:
         namespace=settings.namespace,
         store=store_id,
         epoch=epoch,
+        schema_version=schema.found,
+        schema_known=schema.known,
         now=now,
         skew_seconds=skew,
         jobs=_jobs(counts),

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from celery_sqlbeat.errors import MigrationChanged, SchemaError
+import celery_sqlbeat
+from celery_sqlbeat.errors import MigrationChanged, ReleaseTooOld, SchemaError
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.session import Row, Session
 from celery_sqlbeat.store.statements import load, sql_folder
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -25,6 +26,26 @@ class Migration(NamedTuple):
     name: str
     text: str
     checksum: str
+
+
+class SchemaVersion(NamedTuple):
+    """Which schema the database has, and which one this release knows."""
+
+    found: int
+    known: int
+    oldest: str | None = None
+    """The oldest release that may work on it, where it is newer than this release knows."""
+
+    @property
+    def remark(self) -> str | None:
+        """What is worth knowing of it: a newer release has upgraded it."""
+        if self.found <= self.known:
+            return None
+        own = celery_sqlbeat.__version__
+        newer = (
+            f"the schema is at version {self.found}, newer than version {self.known}, which celery-sqlbeat {own} knows"
+        )
+        return f"{newer}: releases from {self.oldest} on may use it"
 
 
 @cache  # a handful of databases
@@ -73,6 +94,7 @@ def migrate(database: Database, progress: Callable[[str], None] = lambda _: None
         session.fetch("create_migrations_table")
         missing = _missing(session, known)
         if not missing:
+            _version(session.fetch, known)
             return None
         one = missing[0]
         session.script(one.text)
@@ -86,8 +108,8 @@ def migrate(database: Database, progress: Callable[[str], None] = lambda _: None
     return applied
 
 
-def check_schema(database: Database) -> None:
-    """Raise a SchemaError unless the schema is one that this version can work on; a newer one is."""
+def check_schema(database: Database) -> SchemaVersion:
+    """Raise a SchemaError unless the schema is one that this release can work on; a newer one may be, as it says."""
     known = migrations(database.dialect.name)
     if not database.read("read_migrations_table"):
         raise SchemaError("the tables are not there yet: run celery -A app sqlbeat init")
@@ -98,6 +120,23 @@ def check_schema(database: Database) -> None:
             f"the schema is at version {max(found, default=0)}, this package needs {len(known)}: "
             "run celery -A app sqlbeat init"
         )
+    return _version(database.read, known)
+
+
+def _version(read: Callable[[str], list[Row]], known: tuple[Migration, ...]) -> SchemaVersion:
+    """Which schema is there; ReleaseTooOld where it has left this release behind."""
+    found = max((int(row[0]) for row in read("read_migrations")), default=0)
+    if found <= len(known):
+        return SchemaVersion(found, len(known))
+    oldest, own = str(read("read_oldest_release")[0][0]), celery_sqlbeat.__version__
+    if _numbers(own) < _numbers(oldest):
+        raise ReleaseTooOld(found, own, oldest)
+    return SchemaVersion(found, len(known), oldest)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """A release as its numbers; one before the final release counts as that."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
 
 
 def _missing(session: Session, known: tuple[Migration, ...]) -> list[Migration]:

@@ -58,9 +58,9 @@ class Store:
         """Raise every fence by an epoch, after a restore; returns the new epoch."""
         return recovery.recover(self.database, progress)
 
-    def check_schema(self) -> None:
-        """Raise a SchemaError unless this version can work on the schema."""
-        migrations.check_schema(self.database)
+    def check_schema(self) -> migrations.SchemaVersion:
+        """Raise a SchemaError unless this release can work on the schema; returns which one that is."""
+        return migrations.check_schema(self.database)
 
     def close(self) -> None:
         """Close the idle connections."""

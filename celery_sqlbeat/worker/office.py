@@ -263,12 +263,14 @@ class Office:
         store = open_store(self.settings)
         self._stores.append(store)
         try:
-            store.check_schema()
+            remark = store.check_schema().remark
             store_id, _ = store.nodes().identity()
         except BaseException:
             self._stores.remove(store)
             store.close()
             raise
+        if remark:
+            logger.info("%s", remark)
         beats = open_store(self.settings)  # a connection of its own, so that no slow start delays a heartbeat
         self._stores.append(beats)
         name = self._describe().node_id

@@ -116,6 +116,7 @@ PROCESS = thing(
     heartbeat_at=INSTANT,
     silent_seconds=NUMBER,
     app=TEXT_OR_NULL,
+    unleasable=many(TEXT),
 )
 COUNTS = {"type": "object", "additionalProperties": WHOLE}
 STATUS = thing(
@@ -123,6 +124,8 @@ STATUS = thing(
     namespace=TEXT,
     store=TEXT,
     epoch=WHOLE,
+    schema_version=WHOLE,
+    schema_known=WHOLE,
     now=INSTANT,
     skew_seconds=NUMBER,
     jobs=COUNTS,
@@ -143,7 +146,7 @@ EXPLANATION = thing(
 )
 FINDING = thing(level={"enum": ["error", "warning", "note"]}, name=TEXT, says=TEXT, remedy=TEXT)
 CHECK = thing(ok=FLAG, findings=many(FINDING))
-HEALTH = thing(healthy=FLAG, problems=many(TEXT))
+HEALTH = thing(healthy=FLAG, problems=many(TEXT), warnings=many(TEXT))
 
 
 def add(*numbers: int, k: int = 0) -> int:
@@ -442,7 +445,7 @@ def test_health_is_an_exit_code(shop: Shop) -> None:
     assert shop.says("health", "--liveness") == "healthy\n"
     shop.store.nodes().note(Node("beat@here/1", "beat", socket.gethostname(), os.getpid(), "0.1"))
     assert shop.says("health") == shop.says("health", "--here") == "healthy\n"
-    assert shop.json(HEALTH, "health", "--liveness") == {"healthy": True, "problems": []}
+    assert shop.json(HEALTH, "health", "--liveness") == {"healthy": True, "problems": [], "warnings": []}
 
 
 def test_a_job_that_waits_for_too_long_is_not_healthy(shop: Shop) -> None:

@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import pytest
 
+import celery_sqlbeat
 from celery_sqlbeat import masking
-from celery_sqlbeat.errors import DatabaseAway, MigrationChanged, SchemaError, StoreError
+from celery_sqlbeat.errors import DatabaseAway, MigrationChanged, ReleaseTooOld, SchemaError, StoreError
 from celery_sqlbeat.store import Store, migrations
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.migrations import Migration
@@ -269,3 +270,37 @@ def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: Sto
             )
         )
     assert store.database.read("read_migrations") == before
+
+
+def upgrade(store: Store, oldest: str) -> int:
+    """What a newer release does to the schema, as far as this one can see it; returns the new version."""
+    store.migrate()
+    version = len(known(store)) + 1
+    noted = f"VALUES ({version}, 'more', 'checksum', {'CURRENT_TIMESTAMP'})"
+    write(store, f"INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt) {noted}")
+    write(store, f"UPDATE StoreInfo SET OldestRelease = '{oldest}'")
+    return version
+
+
+def test_a_newer_schema_that_this_release_may_use_is_worth_a_remark(store: Store) -> None:
+    store.migrate()
+    assert store.check_schema().remark is None
+    version = upgrade(store, celery_sqlbeat.__version__)
+    assert store.migrate() == []
+    found = store.check_schema()
+    assert (found.found, found.known) == (version, version - 1)
+    assert f"version {version}, newer than version {version - 1}" in str(found.remark)
+
+
+def test_a_newer_schema_that_left_this_release_behind_is_refused(store: Store) -> None:
+    version = upgrade(store, "99.1.0")
+    for refuse in (store.check_schema, store.migrate):
+        with pytest.raises(ReleaseTooOld, match=rf"version {version} and needs celery-sqlbeat 99\.1\.0 .* this is 0\."):
+            refuse()
+
+
+def test_each_migration_names_the_oldest_release_that_may_use_it(store: Store) -> None:
+    store.migrate()
+    assert [row[0] for row in run(store, "SELECT OldestRelease FROM StoreInfo")] == ["0.1.0"]
+    for one in known(store)[1:]:
+        assert "UPDATE" in one.text and "OldestRelease" in one.text

@@ -40,3 +40,7 @@ DECLARE @now datetime2(6) = SYSUTCDATETIME();
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT @number, @name, @checksum, @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = @number);
+
+-- name: read_oldest_release
+-- Of a schema that is newer than this release, which names the oldest one that may work on it.
+SELECT OldestRelease FROM dbo.StoreInfo;

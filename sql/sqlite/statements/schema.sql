@@ -20,3 +20,7 @@ SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT :number, :name, :checksum, strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = :number);
+
+-- name: read_oldest_release
+-- Of a schema that is newer than this release, which names the oldest one that may work on it.
+SELECT OldestRelease FROM StoreInfo;
