@@ -100,6 +100,13 @@ class ReleaseTooOld(SchemaError):
         self.version, self.own, self.oldest = version, own, oldest
 
 
+class TablesMissing(SchemaError):
+    """The database has no tables of this package."""
+
+    def __init__(self) -> None:
+        super().__init__("the tables are not there yet: run celery -A app sqlbeat init")
+
+
 class MigrationChanged(SchemaError):
     """A migration that was already applied differs from the file of the same number."""
 

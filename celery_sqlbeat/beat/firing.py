@@ -142,7 +142,8 @@ class Firing:
     def _send(self, claims: Sequence[Claim], until: float) -> Sending:
         try:
             known = carried(self._store, claims) if self._publisher.is_watched else claims
-            return self._publisher.send(self._calls.filled(known), until - _MARK_SHARE * self._dispatch_seconds)
+            filled, until = self._calls.filled(known), until - _MARK_SHARE * self._dispatch_seconds
+            return self._publisher.send(filled, until, self._standing.leases)
         except Exception as error:
             failed = _unpublished(claims, error)
             return Sending(lambda: failed)
@@ -202,7 +203,7 @@ class Firing:
     def _by_kind(self, confirmed: Sequence[Sent]) -> tuple[list[Sent], list[Claim]]:
         leased, forgotten = [], []
         for sent in confirmed:
-            if sent.claim.exclusive and self._standing.leases(sent.queue):
+            if sent.is_leased:
                 leased.append(sent)
             else:
                 forgotten.append(sent.claim)

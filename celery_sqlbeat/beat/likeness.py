@@ -11,6 +11,7 @@ from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
 from kombu import serialization
 
+from celery_sqlbeat.beat.messages import HEADER
 from celery_sqlbeat.beat.outlets import First, Outlet, Shape
 from celery_sqlbeat.model import Claim
 
@@ -160,7 +161,7 @@ class Sitting:
             "argsrepr": shown + label,
             "kwargsrepr": shown_kwargs,
             "periodic_task_name": claim.job_name,
-            "sqlbeat": own["sqlbeat"],
+            **({HEADER: own[HEADER]} if HEADER in own else {}),
         }
         if like.own_root:
             headers["root_id"] = claim.run_id

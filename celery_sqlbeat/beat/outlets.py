@@ -4,7 +4,7 @@ Celery's own code publishes through `producer`; what was prepared once and goes 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 TIME_UP = "no time was left to publish it"
@@ -29,6 +29,9 @@ class Shape(NamedTuple):
     """The same as the transport wants it, where that can be prepared, too."""
 
 
+Stamp = Callable[[dict[str, Any]], None]
+
+
 class Outlet:
     """Hands each message to the transport at once; what the transport took without an error counts as confirmed."""
 
@@ -42,6 +45,7 @@ class Outlet:
         self.returned = False  # whether a queue that was declared turned out to be gone
         self.first: Any = None  # what Celery gave for the run's message, a First
         self.run_id = self._label = ""
+        self.stamp: Stamp | None = None  # is given the headers of the run's message, and may change them
         self.has_turned = False  # whether the run's message got as far as the broker, whatever became of it there
         self.connection_errors = self._away = tuple(connection.connection_errors)
         self._publish = producer.publish
@@ -53,12 +57,15 @@ class Outlet:
     def begin(self, run_id: str, label: str) -> None:
         """What is published from here on belongs to this run."""
         self.run_id, self._label, self.first, self.has_turned = run_id, label, None, False
+        self.stamp = None
 
     def publish(self, body: Any, **options: Any) -> Any:
         """Stand in for `Producer.publish`. It does not try again by itself: the slot is given back instead."""
         headers = options.get("headers") or {}
         if self.first is None:
             self.first = First(body, dict(headers), options)
+            if self.stamp is not None:
+                self.stamp(headers)
             if headers.get("id") == self.run_id:
                 headers["argsrepr"] = f"{headers.get('argsrepr')}{self._label}"
         return self._put(body, **{**options, "retry": False})

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from celery_sqlbeat.beat.blame import cause_of, is_in_the_message
 from celery_sqlbeat.beat.brokers import Broker
 from celery_sqlbeat.beat.outlets import TIME_UP, Outlet, one_line
-from celery_sqlbeat.beat.sending import Declined, Sender
+from celery_sqlbeat.beat.sending import Declined, Leases, Sender
 from celery_sqlbeat.checks import LONGEST_WAIT
 from celery_sqlbeat.errors import BrokerAway
 from celery_sqlbeat.model import Claim
@@ -21,12 +21,19 @@ _RECONNECT_SECONDS = 2.0  # a broker that has just answered is there, or it is a
 _MOST_REFUSED = 1000  # jobs that are remembered, so that each costs others something but once
 
 
+def _always(_queue: str | None) -> bool:
+    """Everybody keeps leases: what is published again is leased."""
+    return True
+
+
 class Sent(NamedTuple):
     """A message that the broker has."""
 
     claim: Claim
     queue: str | None
-    """None where an exchange alone decides on the queue."""
+    """None where an exchange alone decides on the queue, or there are several."""
+    is_leased: bool
+    """Whether it may begin under a lease only; else it was fired and forgotten, and says so."""
     wait_seconds: float
     """So long its countdown or eta holds it back."""
     life_seconds: float | None
@@ -106,28 +113,31 @@ class Publisher:
         """Publish each of the claims; returns before `until`, an instant of the monotonic clock."""
         return self.send(claims, until).settle()
 
-    def send(self, claims: Sequence[Claim], until: float) -> Sending:
-        """Hand the claims to the broker without waiting for its confirmations: the caller has other things to do."""
+    def send(self, claims: Sequence[Claim], until: float, leases: Leases = _always) -> Sending:
+        """Hand the claims to the broker without waiting for its confirmations: the caller has other things to do.
+
+        `leases`: whether who consumes a queue keeps leases. What goes to another one is fired and forgotten.
+        """
         suspects = [claim for claim in claims if claim.job_id in self._refused]
         others = [claim for claim in claims if claim.job_id not in self._refused] if suspects else claims
-        settle = self._send(others, until)
+        settle = self._send(others, until, leases)
 
         def settled() -> Published:
-            published = self._isolated(settle(), until)
-            self._one_by_one(suspects, until, published)
+            published = self._isolated(settle(), until, leases)
+            self._one_by_one(suspects, until, leases, published)
             return published
 
         return Sending(settled)
 
-    def _isolated(self, published: Published, until: float) -> Published:
+    def _isolated(self, published: Published, until: float, leases: Leases) -> Published:
         if not self._broker.was_refused:
             return published
         # The broker broke off at one of them. What it had taken by then goes out again under the same claim.
         isolated = published._replace(failed=[])
-        self._one_by_one([claim for claim, _ in published.failed], until, isolated)
+        self._one_by_one([claim for claim, _ in published.failed], until, leases, isolated)
         return isolated
 
-    def _one_by_one(self, claims: Iterable[Claim], until: float, published: Published) -> None:
+    def _one_by_one(self, claims: Iterable[Claim], until: float, leases: Leases, published: Published) -> None:
         """Let a message that the broker refuses break off nobody else's, and remember its job for the next time."""
         waiting = list(claims)
         while waiting:
@@ -137,7 +147,7 @@ class Publisher:
                 published.failed.extend((claim, str(away)) for claim in waiting)
                 return
             claim = waiting.pop(0)
-            alone = self._send([claim], until)()
+            alone = self._send([claim], until, leases)()
             published.confirmed.extend(alone.confirmed)
             published.failed.extend(alone.failed)
             published.declined.extend(alone.declined)
@@ -147,12 +157,12 @@ class Publisher:
             elif len(self._refused) < _MOST_REFUSED:
                 self._refused.add(claim.job_id)
 
-    def _send(self, claims: Sequence[Claim], until: float) -> Callable[[], Published]:
+    def _send(self, claims: Sequence[Claim], until: float, leases: Leases) -> Callable[[], Published]:
         outlet = self._broker.outlet
         if outlet is None:
             return lambda: Published([], [(claim, "the broker is not connected") for claim in claims], [], [])
         outlet.until = until
-        self._sender.sit(outlet)
+        self._sender.sit(outlet, leases)
         sent, failures, declined, refused = self._send_all(claims, outlet)
         outlet.flush()
 

@@ -37,7 +37,7 @@ def queue_of(app: Any, call: Routed) -> str | None:
 
 
 def published_to(app: Any, call: Routed, options: Mapping[str, Any]) -> str | None:
-    """The queue of a message that was published with these options; None where an exchange alone decides that."""
+    """The queue of a message that was published with these options; None where it is not one, or not known."""
     exchange = options.get("exchange")
     exchange = getattr(exchange, "name", exchange)
     if not exchange:
@@ -45,5 +45,39 @@ def published_to(app: Any, call: Routed, options: Mapping[str, Any]) -> str | No
         return name
     if _is_delaying(str(exchange)):
         return queue_of(app, call)  # where it goes from there: the exchange is not the one that it was routed to
-    bound = [queue for queue in options.get("declare") or () if getattr(queue.exchange, "name", None) == exchange]
-    return bound[0].name if len(bound) == 1 else None
+    known = {queue.name: queue for queue in (*app.amqp.queues.values(), *(options.get("declare") or ()))}
+    reached = [name for name, queue in known.items() if _may_get(queue, exchange, options.get("routing_key") or "")]
+    return reached[0] if len(reached) == 1 and not _copies(known[reached[0]], exchange) else None
+
+
+def _may_get(queue: Any, exchange: str, routing_key: str) -> bool:
+    """Whether a queue is bound so that it gets, or may get, a message with this key."""
+    for bound in (queue, *(queue.bindings or ())):
+        to = bound.exchange
+        if to is None or to.name != exchange:
+            continue
+        pattern = bound.routing_key or ""
+        if to.type not in ("direct", "topic") or pattern == routing_key:
+            return True
+        if to.type == "topic" and _is_topic(pattern.split("."), routing_key.split(".")):
+            return True
+    return False
+
+
+def _copies(queue: Any, exchange: str) -> bool:
+    """Whether anybody who binds a queue to this exchange gets a copy: who else has done so is not known."""
+    return any(
+        bound.exchange is not None
+        and bound.exchange.name == exchange
+        and bound.exchange.type not in ("direct", "topic")
+        for bound in (queue, *(queue.bindings or ()))
+    )
+
+
+def _is_topic(pattern: list[str], words: list[str]) -> bool:
+    """As AMQP has it: `*` is one word, `#` any number of words."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_is_topic(pattern[1:], words[at:]) for at in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _is_topic(pattern[1:], words[1:])

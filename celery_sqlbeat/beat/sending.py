@@ -41,10 +41,16 @@ class Declined(SqlbeatError):
     """The shop's own code sent nothing for an entry, and raised nothing."""
 
 
+Leases = Callable[[str | None], bool]
+"""Whether who consumes a queue keeps leases."""
+
+
 class Destination(NamedTuple):
     """Where a message went, how long it waits there by its own countdown or eta, and how long it lives."""
 
     queue: str | None
+    is_leased: bool
+    """Whether it may begin under a lease only; else it was fired and forgotten, and says so."""
     wait_seconds: float
     life_seconds: float | None
     check_in: str | None = None
@@ -67,14 +73,18 @@ class Sender:
         self._born = 0.0
         self._raised: Exception | None = None
         self._watched = False
+        self._queue: str | None = None
+        self._has_lease = False
+        """Of the message that was published last: where it went, and how."""
 
     @property
     def is_watched(self) -> bool:
         """Whether somebody wants to see each entry that is sent."""
         return self._entry_of is not None and not is_stock_scheduler(self._apply_entry)
 
-    def sit(self, outlet: Outlet) -> None:
+    def sit(self, outlet: Outlet, leases: Leases) -> None:
         """Prepare for a batch: what holds for all of its messages is found out once."""
+        self._leases = leases
         app, conf = self._app, self._app.conf
         self._sitting = Sitting(app)
         self._logs = celery.beat.logger.isEnabledFor(logging.INFO)
@@ -99,9 +109,9 @@ class Sender:
         label = messages.label(claim)
         outlet.has_turned = False
         if self._is_hooked and claim.check_in is None:
-            outlet.begin(claim.run_id, label)
+            self._begin(claim, outlet, label)
             opened = self._send_entry(claim, outlet)
-            return self._destination(claim, outlet)._replace(check_in=opened)
+            return self._destination(outlet)._replace(check_in=opened)
         if self._logs:
             celery.beat.info("Scheduler: Sending due task %s (%s)", claim.job_name, claim.task_name)
         args = celery.beat._evaluate_entry_args(claim.args)
@@ -110,11 +120,27 @@ class Sender:
         like = self._likenesses.get(key)
         if like is not None:
             own = messages.header(claim, self.store_id, self.namespace)
+            is_leased = self._is_leased(claim, like.queue)
+            messages.say_how(own, is_leased, like.queue is not None)
             self._sitting.post(outlet, like, claim, args, kwargs, own, label)
-            return Destination(like.queue, like.seconds[0] or 0.0, like.seconds[1])
-        outlet.begin(claim.run_id, label)
+            return Destination(like.queue, is_leased, like.seconds[0] or 0.0, like.seconds[1])
+        self._begin(claim, outlet, label)
         self._send_first(claim, outlet, args, kwargs, key)
-        return self._destination(claim, outlet)._replace(check_in=claim.check_in)
+        return self._destination(outlet)._replace(check_in=claim.check_in)
+
+    def _is_leased(self, claim: Claim, queue: str | None) -> bool:
+        return claim.exclusive and self._leases(queue)
+
+    def _begin(self, claim: Claim, outlet: Outlet, label: str) -> None:
+        self._queue, self._has_lease = None, False
+
+        def stamp(headers: dict[str, Any]) -> None:
+            self._queue = published_to(self._app, claim, outlet.first.options)
+            self._has_lease = self._is_leased(claim, self._queue)
+            messages.say_how(headers, self._has_lease, self._queue is not None)
+
+        outlet.begin(claim.run_id, label)
+        outlet.stamp = stamp
 
     def _send_first(
         self, claim: Claim, outlet: Outlet, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
@@ -143,8 +169,7 @@ class Sender:
             **options,
         )
         if key is not None and len(self._likenesses) < MOST_KINDS:
-            queue = self._queue(claim, outlet)
-            like = likeness(outlet, options, check, self._app.conf.task_serializer, queue)
+            like = likeness(outlet, options, check, self._app.conf.task_serializer, self._queue)
             if like is not None:
                 self._likenesses[key] = like
 
@@ -175,19 +200,17 @@ class Sender:
             self._raised = error
             raise
 
-    def _destination(self, claim: Claim, outlet: Outlet) -> Destination:
+    def _destination(self, outlet: Outlet) -> Destination:
         if outlet.first is None:
-            return Destination(None, 0.0, None)
+            return Destination(None, False, 0.0, None)
         headers = outlet.first.headers
         eta, expires = headers.get("eta"), headers.get("expires")
         return Destination(
-            self._queue(claim, outlet),
+            self._queue,
+            self._has_lease,
             self._seconds_until(eta) if eta else 0.0,
             self._seconds_until(expires) if expires else None,
         )
-
-    def _queue(self, claim: Claim, outlet: Outlet) -> str | None:
-        return published_to(self._app, claim, outlet.first.options) if outlet.first is not None else None
 
     def _seconds_until(self, instant: Any) -> float:
         at = maybe_make_aware(maybe_iso8601(instant), self._app.timezone)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 import celery_sqlbeat
-from celery_sqlbeat.errors import MigrationChanged, ReleaseTooOld, SchemaError
+from celery_sqlbeat.errors import MigrationChanged, ReleaseTooOld, SchemaError, TablesMissing
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.session import Row, Session
 from celery_sqlbeat.store.statements import load, sql_folder
@@ -112,7 +112,7 @@ def check_schema(database: Database) -> SchemaVersion:
     """Raise a SchemaError unless the schema is one that this release can work on; a newer one may be, as it says."""
     known = migrations(database.dialect.name)
     if not database.read("read_migrations_table"):
-        raise SchemaError("the tables are not there yet: run celery -A app sqlbeat init")
+        raise TablesMissing
     found = {row[0]: row[1] for row in database.read("read_migrations")}
     _compare(found, known)
     if any(migration.number not in found for migration in known):

@@ -24,7 +24,7 @@ from celery_sqlbeat.worker.execution import Execution
 from celery_sqlbeat.worker.flush import keep_what_children_have
 from celery_sqlbeat.worker.gate import Asked, Gate
 from celery_sqlbeat.worker.handed import handed_of
-from celery_sqlbeat.worker.header import HEADER
+from celery_sqlbeat.worker.header import HEADER, Header, read
 from celery_sqlbeat.worker.loops import Loop, PipedLoop
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
@@ -32,6 +32,7 @@ from celery_sqlbeat.worker.prefetch import ask_without_waiting
 from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.reception import Reception
 from celery_sqlbeat.worker.refusals import ask_before_refusing
+from celery_sqlbeat.worker.secrecy import shown
 from celery_sqlbeat.worker.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class Extension:
 
     def _receive(self, req: Any) -> Any:
         """A message could run, and waits for its slot if there is none."""
-        if self._parts is not None and _is_to_begin(req):
+        if self._parts is not None and self._takes(req):
             asked = self._asked(req, self._parts)
             if asked is None:
                 return None
@@ -148,15 +149,23 @@ class Extension:
 
     def _admit(self, req: Any) -> Any:
         """A message has its slot."""
-        if self._parts is None or not _is_to_begin(req):
+        asked = vars(req).pop(_ASKED, None)
+        if self._parts is None or (asked is None and not self._takes(req)):
             return self._process(req)
         slots = self._parts.pool.slots
-        asked = vars(req).pop(_ASKED, None) or self._asked(req, self._parts)
+        asked = asked or self._asked(req, self._parts)
         if asked is not None:
             slots.admit(asked)
         else:
             slots.release()
         return None
+
+    def _takes(self, req: Any) -> bool:
+        """Whether a message must ask for its start. What another store's beat has fired and forgotten runs as it is."""
+        if not _is_to_begin(req):
+            return False
+        header = read(shown(req.request_dict[HEADER]), req.request_dict)
+        return not (isinstance(header, Header) and header.forgotten and self.office.is_for_anybody(header))
 
     def _asked(self, req: Any, parts: Parts) -> Asked | None:
         """What asks for the lease of a message; None where nothing can, which is seen to."""

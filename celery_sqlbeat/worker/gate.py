@@ -243,7 +243,9 @@ class Gate:
     def bury(self, context: Any, expired: bool) -> None:
         """A message was revoked, or too old, before it came here: nothing else would ever say so of its run."""
         found = read(shown(context.get(HEADER)), {"id": context.id, "retries": context.retries})
-        if isinstance(found, Header) and not is_begun(context):
+        if not isinstance(found, Header) or is_begun(context):
+            return
+        if not (found.forgotten and self.office.is_for_anybody(found)):
             self.end_unbegun(found, End.EXPIRED if expired else End.REVOKED)
 
     def end_unbegun(

@@ -23,6 +23,8 @@ class Header(NamedTuple):
     celery_retries: int
     lease_seconds: float | None = None
     """None where the beat that wrote it is an older one."""
+    forgotten: bool = False
+    """Whether the beat fired and forgot it: a worker of another store may run it as a plain worker would."""
 
     @property
     def delivery(self) -> tuple[str, str, int, int]:
@@ -60,7 +62,9 @@ def read(raw: Any, request: Mapping[str, Any]) -> Header | Copied | Malformed | 
     if version > VERSION:
         return Newer(version)
     fields = [raw.get(name) for name in Header._fields[:5]]
-    found = Header._make((*fields, request.get("retries") or 0, _seconds(raw.get("lease"))))
+    found = Header._make(
+        (*fields, request.get("retries") or 0, _seconds(raw.get("lease")), raw.get("forgotten") is True)
+    )
     if not can_be_asked(found.run, found.claim, found.fence, _ANY_ID, found.celery_retries):
         return Malformed("its run, claim or fence is not in the form that beats write")
     if not all(type(name) is str and 0 < len(name) <= _LONGEST_NAME for name in (found.store, found.namespace)):

@@ -17,8 +17,11 @@ _extensions: "weakref.WeakSet[Extension]" = weakref.WeakSet()
 
 
 def install(app: Any) -> None:
-    """Let each worker of this app, started from now on, keep the leases of what it runs. May be called twice."""
-    if app in _apps:
+    """Let each worker of this app, started from now on, keep the leases of what it runs. May be called twice.
+
+    With SQLBEAT_DISABLE=1 in its environment a worker is a plain one.
+    """
+    if app in _apps or os.environ.get("SQLBEAT_DISABLE", "0") not in ("", "0"):
         return
     _apps.add(app)
     app.steps["consumer"].add(ConsumerStep)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
-from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.errors import StoreError, TablesMissing
 from celery_sqlbeat.model import Node, StartRequest
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.unpatched import original
@@ -23,6 +23,7 @@ from celery_sqlbeat.worker.engine import Engine
 from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding
 from celery_sqlbeat.worker.keeper import Keeper
+from celery_sqlbeat.worker.looking import is_there, not_given, not_there
 from celery_sqlbeat.worker.loops import PipedLoop
 from celery_sqlbeat.worker.outcomes import Then
 from celery_sqlbeat.worker.received import Received
@@ -58,7 +59,7 @@ class Office:
         timing: Timing | None = None,
         received: Received | None = None,
     ) -> None:
-        """`is_configured`: whether the app names a database. If not, its absence is nothing to speak of."""
+        """`is_configured`: whether the app names a database. If not, this may be a worker that nobody told."""
         self.settings = settings
         self.store_id: str | None = None
         self.keeper: Keeper | None = None
@@ -74,6 +75,8 @@ class Office:
         self._engine: Engine | None = None
         self._loop: PipedLoop | None = None
         self._is_open = self._is_opening = False
+        self._is_storeless = False
+        """Whether no database was named to this worker, and the default one is not there."""
         self._said: str | None = None
         self._pid = os.getpid()
 
@@ -102,6 +105,10 @@ class Office:
                     self._alarm.ring()
                     return
         self._ask(self.keeper, header, request, answered, ahead)
+
+    def is_for_anybody(self, header: Header) -> bool:
+        """Whether a message that was fired and forgotten is none of this worker's store."""
+        return self._is_storeless if self.keeper is None else not self._is_mine(header)
 
     @property
     def is_away(self) -> bool:
@@ -206,12 +213,15 @@ class Office:
         answered: Callable[[Answer], None],
         ahead: bool,
     ) -> None:
-        if header.store == self.store_id and header.namespace == self.settings.namespace:
+        if self._is_mine(header):
             keeper.ask(request, answered, ahead)
             return
         there = f"store {header.store}, namespace {header.namespace!r}"
         here = f"store {self.store_id}, namespace {self.settings.namespace!r}"
         answered(Foreign(f"it is of {there}, and this worker is on {here}"))
+
+    def _is_mine(self, header: Header) -> bool:
+        return header.store == self.store_id and header.namespace == self.settings.namespace
 
     def _open(self) -> None:
         """Try until the database has answered; in a native thread."""
@@ -230,15 +240,18 @@ class Office:
     def _try_to_open(self) -> None:
         wait = _FIRST_LOOK
         while self._is_open:
-            if self._looks_there():
-                try:
+            try:
+                if is_there(self.settings.database_url):
                     self._begin()
                     return
-                except StoreError as error:
-                    self._say(str(error))
-                except Exception:
-                    logger.exception("the worker cannot keep leases")
-                    wait = _AFTER_ERROR
+                self._miss(not_there(self.settings.database_url))
+            except TablesMissing as error:
+                self._miss(str(error))
+            except StoreError as error:
+                self._say(str(error))
+            except Exception:
+                logger.exception("the worker cannot keep leases")
+                wait = _AFTER_ERROR
             self._give_up()
             with self._lock:
                 soonest = min((one.give_up_at for one in self._early), default=float("inf"))
@@ -246,13 +259,21 @@ class Office:
             self._alarm.sleep(min(seconds, max(0.01, soonest - time.monotonic())))
             wait = min(_LONGEST_LOOK, 2 * wait)
 
-    def _looks_there(self) -> bool:
-        url = self.settings.database_url
-        if url.database != "sqlite" or url.in_memory or os.path.exists(url.name or ""):
-            return True
-        if self._is_configured or self._early:  # else nobody said that there should be one
-            self._say(f"there is no {url} yet; start a beat, or run `celery sqlbeat init`")
-        return False
+    def _miss(self, text: str) -> None:
+        """There is no store, and somebody may make it yet."""
+        if self._is_configured:
+            self._say(text)
+            return
+        with self._lock:
+            # At the second look: a beat that starts in this moment makes the default one.
+            is_second, self._is_storeless = self._is_storeless, True
+            early = [one for one in self._early if one.header.forgotten]
+            self._early = deque(one for one in self._early if not one.header.forgotten)
+        for one in early:  # the next worker that gets it knows by then, this one included
+            native.called(lambda one=one: one.answered(Foreign("this worker has no store")))  # type: ignore[misc]
+        if is_second and self._said is None:
+            self._said = text
+            logger.warning("%s", not_given(self.settings.database_url))
 
     def _say(self, text: str) -> None:
         if text != self._said:
@@ -294,11 +315,14 @@ class Office:
             if not self._is_open:
                 return
             self._engine, self.store_id, self.keeper = engine, store_id, engine.keeper
+            was_missed, self._said = self._said, None
             early, self._early = self._early, deque()
             loop = self._loop
         if self._received is not None:
             self._received.look_soon = engine.keeper.look_soon
         engine.start()
+        if was_missed is not None:
+            logger.info("this worker keeps leases now")
         if loop is not None:
             loop.post(self._join_again)
         for one in early:

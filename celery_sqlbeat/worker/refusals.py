@@ -70,6 +70,8 @@ def _asking(
         found = read(shown(headers[HEADER]), request)
         if not isinstance(found, Header | Newer):
             return complain(*args)
+        if isinstance(found, Header) and found.forgotten and gate.office.is_for_anybody(found):
+            return complain(*args)
         unread = Unread(consumer, message, request)
         task = request.get("task")
         is_unknown = name == _UNKNOWN or (task is not None and task not in consumer.strategies)

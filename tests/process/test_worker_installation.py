@@ -64,7 +64,7 @@ def test_queues_that_come_and_go_are_told(shop: WorkerShop) -> None:
     assert list(read(shop.worker_nodes()[0].queues).left) == ["more-of-it"]
 
 
-def test_a_worker_without_any_setting_of_ours_makes_no_file_and_says_nothing(shop: WorkerShop) -> None:
+def test_a_worker_without_any_setting_of_ours_makes_no_file_and_says_once_what_it_lacks(shop: WorkerShop) -> None:
     text = (shop.folder / "shop.py").read_text()
     (shop.folder / "shop.py").write_text(re.sub(r'"sqlbeat_(?!test)', '"unused_', text))
     worker = shop.work(LANE.pool).ready()
@@ -72,7 +72,8 @@ def test_a_worker_without_any_setting_of_ours_makes_no_file_and_says_nothing(sho
     wait_for(lambda: shop.starts(), PATIENCE, shop.logs)
     assert stats(shop)["sqlbeat"]["store"] is None
     worker.stop()
-    assert "sqlbeat" not in worker.log.partition(" ready.")[2]
+    assert worker.log.count("this worker was given no sqlbeat_database_url") == 1
+    assert len([line for line in worker.log.partition(" ready.")[2].splitlines() if "sqlbeat" in line]) == 1
     assert not (shop.folder / "sqlbeat.db").exists()
 
 
@@ -88,6 +89,15 @@ def test_a_worker_that_is_there_before_the_tables_waits_for_them(shop: WorkerSho
     job = shop.order("work.note")
     shop.dispatch()
     shop.wait_for_states(job, "success")
+
+
+def test_a_worker_can_be_made_a_plain_one(shop: WorkerShop) -> None:
+    worker = shop.work(LANE.pool, SQLBEAT_DISABLE="1").ready()
+    shop.send("work.note")
+    wait_for(lambda: shop.starts(), PATIENCE, shop.logs)
+    assert "sqlbeat" not in stats(shop)
+    worker.stop()
+    assert not shop.worker_nodes()
 
 
 def test_a_bad_setting_ends_the_worker_with_its_name(shop: WorkerShop) -> None:

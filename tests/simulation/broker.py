@@ -179,7 +179,9 @@ class Publisher:
         """Publish each of the claims that there is time for."""
         return self.send(claims, until).settle()
 
-    def send(self, claims: Sequence[Claim], until: float) -> Sending:
+    def send(
+        self, claims: Sequence[Claim], until: float, leases: Callable[[str | None], bool] = lambda _: True
+    ) -> Sending:
         """Hand over each of the claims that there is time for; what the broker says of them comes later."""
         published = Published([], [], [], [])
         for claim in claims:
@@ -193,7 +195,9 @@ class Publisher:
                 published.failed.append((claim, failure))
             else:
                 countdown, life = claim.options.get("countdown", 0.0), self._life(claim)
-                published.confirmed.append(Sent(claim, self.queue_of(claim), countdown, life))
+                queue = self.queue_of(claim)
+                is_leased = claim.exclusive and leases(queue)
+                published.confirmed.append(Sent(claim, queue, is_leased, countdown, life))
 
         def settle() -> Published:
             self._process.sleep(0.001 * self._broker.rng.random())

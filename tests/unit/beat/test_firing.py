@@ -1,6 +1,6 @@
 """What becomes of a batch whose publishing or recording fails, with stand-ins for the broker and the database."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ class House:
 
     is_watched = False
 
-    def send(self, claims: Sequence[Claim], until: float) -> Sending:
+    def send(self, claims: Sequence[Claim], until: float, leases: Callable[[str | None], bool]) -> Sending:
         assert until < self.time + 15
         self.sent += claims
         if self.refuses == "by an error":
@@ -72,7 +72,10 @@ class House:
             return Published([], [], [], [Refused(each, "TypeError: y()", "Traceback ...") for each in claims])
         if self.refuses:
             return Published([], [(each, self.refuses) for each in claims], [], [])
-        return Published([Sent(each, "default", 0.0, None) for each in claims], [], [], [])
+        is_leased = self.leases("default")
+        return Published(
+            [Sent(each, "default", each.exclusive and is_leased, 0.0, None) for each in claims], [], [], []
+        )
 
     def fire(self) -> None:
         """Fire one batch, and wait for it."""

@@ -31,6 +31,17 @@ def test_the_header_carries_the_claim_and_what_the_ecosystem_reads() -> None:
     }
 
 
+def test_a_message_says_whether_it_was_fired_and_forgotten() -> None:
+    leased = messages.header(CLAIM, "s1", "default")
+    forgotten, to_several = dict(leased), dict(leased)
+    messages.say_how(leased, is_leased=True, to_one_queue=True)
+    assert leased == messages.header(CLAIM, "s1", "default")
+    messages.say_how(forgotten, is_leased=False, to_one_queue=True)
+    assert forgotten["sqlbeat"] == {**leased["sqlbeat"], "forgotten": True}
+    messages.say_how(to_several, is_leased=False, to_one_queue=False)
+    assert to_several == {"celery_beat_task": True, "periodic_task_name": "nightly"}
+
+
 def test_headers_of_the_user_are_kept_and_ours_win() -> None:
     theirs = {"tenant": "a", "sqlbeat": "forged", "celery_beat_task": False}
     claim = CLAIM._replace(options={"headers": theirs, "queue": "q", "task_id": "theirs"})

@@ -18,6 +18,14 @@ def test_what_a_beat_writes_is_read() -> None:
     assert read(RAW, REQUEST) == Header(STORE, "default", CLAIM.run_id, CLAIM.claim_id, 7, 2, CLAIM.lease_seconds)
 
 
+@pytest.mark.parametrize(
+    ("said", "is_forgotten"), [({}, False), ({"forgotten": True}, True), ({"forgotten": 1}, False)]
+)
+def test_a_message_that_was_fired_and_forgotten_says_so(said: dict[str, Any], is_forgotten: bool) -> None:
+    found = read({**RAW, **said}, REQUEST)
+    assert isinstance(found, Header) and found.forgotten is is_forgotten
+
+
 def test_the_id_of_a_store_on_sqlite_is_no_uuid() -> None:
     assert isinstance(read({**RAW, "store": "0123456789abcdef0123456789abcdef"}, REQUEST), Header)
 

@@ -1,0 +1,64 @@
+"""Which one queue a published message comes to, if it is one."""
+
+from typing import Any
+
+import kombu.entity
+import pytest
+from celery import Celery
+from kombu import common
+
+from celery_sqlbeat.beat.routing import published_to
+from tests.process.brokers import claim
+
+Exchange: Any = kombu.entity.Exchange  # kombu leaves them without types
+Queue: Any = kombu.entity.Queue
+Broadcast: Any = common.Broadcast
+
+TOPIC, DIRECT, FANOUT = Exchange("topics", "topic"), Exchange("keys", "direct"), Exchange("all", "fanout")
+
+
+def app(*queues: Any) -> Celery:
+    made = Celery(set_as_current=False)
+    made.conf.task_queues = list(queues)
+    return made
+
+
+def to(made: Celery, exchange: Any = "", key: str | None = None, declare: Any = None) -> str | None:
+    return published_to(made, claim(), {"exchange": exchange, "routing_key": key, "declare": declare})
+
+
+def test_without_an_exchange_the_key_is_the_queue() -> None:
+    assert to(app(), key="celery") == "celery"
+
+
+@pytest.mark.parametrize("key", ["feed.import", "feed.#", "feed"])
+def test_a_topic_that_one_queue_is_bound_to_is_that_queue(key: str) -> None:
+    made = app(Queue("feeds", TOPIC, routing_key="feed.#"), Queue("web", TOPIC, routing_key="web.*"))
+    assert to(made, "topics", key) == to(made, TOPIC, key) == "feeds"
+
+
+def test_a_topic_that_several_queues_are_bound_to_is_none() -> None:
+    made = app(Queue("feeds", TOPIC, routing_key="feed.#"), Queue("log", TOPIC, routing_key="#"))
+    assert to(made, "topics", "feed.import") is None
+    assert to(made, "topics", "web.page") == "log"
+
+
+def test_a_key_of_several_queues_is_none() -> None:
+    made = app(
+        Queue("a", DIRECT, routing_key="k"), Queue("b", DIRECT, routing_key="k"), Queue("c", DIRECT, routing_key="c")
+    )
+    assert to(made, "keys", "k") is None
+    assert to(made, "keys", "c") == "c"
+
+
+def test_a_queue_that_the_app_does_not_name_may_be_declared_with_its_message() -> None:
+    assert to(app(), "keys", "k", [Queue("a", DIRECT, routing_key="k")]) == "a"
+    assert to(app(), "keys", "k") is None
+
+
+@pytest.mark.parametrize(
+    "queue", [Broadcast("all"), Queue("mine", FANOUT), Queue("two", bindings=[Queue(exchange=FANOUT)])]
+)
+def test_who_else_is_bound_to_a_fanout_exchange_is_not_known(queue: Any) -> None:
+    assert to(app(queue), "all", "") is None
+    assert to(app(), "all", "", [queue]) is None
