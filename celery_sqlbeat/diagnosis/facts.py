@@ -11,6 +11,7 @@ from celery_sqlbeat.handle.knowing import Knower
 from celery_sqlbeat.handle.status import Process
 from celery_sqlbeat.long_runs import LongRun
 from celery_sqlbeat.model import LivingRelease
+from celery_sqlbeat.pace import SlowJob
 from celery_sqlbeat.policy import Policy
 from celery_sqlbeat.roster import Answer
 
@@ -59,6 +60,8 @@ class Ground:
     """The living workers, with what they know."""
     remark: str | None = None
     """What is worth knowing of the schema."""
+    slow_jobs: Sequence[SlowJob] = ()
+    """Jobs whose runs take longer than their period."""
 
 
 @dataclass(frozen=True, slots=True)

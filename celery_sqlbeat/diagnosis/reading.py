@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +19,13 @@ from celery_sqlbeat.handle.refused import refused_jobs
 from celery_sqlbeat.handle.rescheduling import is_asked_of_code, text_of
 from celery_sqlbeat.handle.status import HOUR, processes, server_clock
 from celery_sqlbeat.long_runs import LEAST_SECONDS, MOST_RUNS, long_runs
-from celery_sqlbeat.model import JobRecord
+from celery_sqlbeat.model import JobRecord, RunRecord
+from celery_sqlbeat.pace import LEAST_PERIOD, SlowJob, slow_job
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.protocol import LAST_ID
 
 PAGE = 500  # rows that are read at a time
+_HISTORY_PAGES = 10  # of the latest runs; a slow job is among them again and again
 
 
 def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, seconds: float) -> Ground:
@@ -34,9 +38,36 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     living = store.for_code().living(settings.beat_alive)
     jobs = read_jobs(app, store, rules, seconds)
     lasting = list(long_runs(store.for_admin().running(LEAST_SECONDS, MOST_RUNS), rules))
+    slow = read_slow(store, rules, seconds)
     known = knowers(store, seen, settings.worker_alive)
     refused = refused_jobs(store, seen)
-    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused, lasting, known, remark)
+    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused, lasting, known, remark, slow)
+
+
+def read_slow(store: Store, rules: Rules, seconds: float) -> list[SlowJob]:
+    """Jobs whose last runs took longer than their period, as far as the latest history and the time go."""
+    admin, end = store.for_admin(), time.monotonic() + seconds
+    runs: dict[str, list[RunRecord]] = {}
+    before = LAST_ID
+    for _ in range(_HISTORY_PAGES):
+        page = admin.runs(PAGE, before)
+        for run in page:
+            if run.started_at is not None and run.finished_at is not None:
+                runs.setdefault(run.job_name, []).append(run)
+        if len(page) < PAGE or time.monotonic() >= end:
+            break
+        before = page[-1].run_id
+    lasting = [name for name, some in runs.items() if any(_took(run) >= LEAST_PERIOD for run in some)]
+    found = []
+    for row in admin.jobs(lasting).values() if lasting else ():
+        with contextlib.suppress(FieldError):  # a beat sets it aside when it is due
+            if row.enabled and not is_asked_of_code(row):
+                found.append(slow_job(row.job_name, read_definition(text_of(row), rules), runs[row.job_name]))
+    return sorted((one for one in found if one is not None), key=lambda one: one.job_name)
+
+
+def _took(run: RunRecord) -> float:
+    return (run.finished_at - run.started_at).total_seconds() if run.finished_at and run.started_at else 0.0
 
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> Jobs:

@@ -31,6 +31,9 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _unknown_tasks(facts)
     for run in facts.ground.long_runs[:MOST_ROWS]:
         yield Finding("warning", "long-run", str(run), run.remedy)
+    for job in facts.ground.slow_jobs[:MOST_ROWS]:
+        remedy = f"if that is not meant, give it a longer period or another policy: jobs put {job.job_name} --overlap"
+        yield Finding("note" if job.is_chosen else "warning", "slow-job", str(job), remedy)
     if not jobs.is_whole:
         yield Finding(
             "note", "jobs", f"only the first {len(jobs.seen)} jobs were looked at", "give the check more --timeout"

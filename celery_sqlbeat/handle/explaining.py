@@ -16,10 +16,18 @@ from celery_sqlbeat.handle.plight import plight
 from celery_sqlbeat.handle.records import Job, Run, plain
 from celery_sqlbeat.handle.stories import story
 from celery_sqlbeat.model import FINISHED
+from celery_sqlbeat.pace import slow_job
+from celery_sqlbeat.policy import ALLOW, QUEUE, REPLACE, SKIP
 from celery_sqlbeat.schedule import Every, Fire, Timeline
 from celery_sqlbeat.schedule.forecast import Forecast, forecasts
 
 FIRES = 10
+_OVERLAPS = {
+    QUEUE: "slots whose time comes while a run goes on become one run right after it, for the latest (overlap=queue)",
+    SKIP: "a slot whose time comes while a run goes on is skipped, and recorded (overlap=skip)",
+    ALLOW: "a slot whose time comes while a run goes on starts beside it, without the job's lease (overlap=allow)",
+    REPLACE: "a slot whose time comes while a run goes on takes its place: the run is cancelled (overlap=replace)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +116,17 @@ def _next_slot(facts: Facts, timeline: Timeline) -> datetime | None:
     if due > now and job.locked_by is None:
         return due
     answer = timeline.plan(due, now, key=job.id)
+    overlap = facts.definition.policy.overlap if facts.definition is not None else QUEUE
     if job.locked_by is None and job.retry_at is None and job.enabled:
         # What is due is fired for the latest of the slots that were missed.
         return answer.slot if isinstance(answer, Fire) else answer.next_slot
     if isinstance(timeline.schedule, Every) and timeline.cadence == "from_start" and facts.claimed_at is not None:
-        return max(facts.claimed_at + timeline.schedule.interval, now)
+        planned = facts.claimed_at + timeline.schedule.interval
+        if overlap == SKIP and planned <= now:
+            return timeline.passed_by(planned, now, job.id).next_slot  # the claim and as many intervals
+        return max(planned, now)
+    if overlap == QUEUE and isinstance(answer, Fire) and answer.delay is None and answer.slot != due:
+        return answer.slot  # it has come already, and runs as soon as the run ends
     if isinstance(answer, Fire) and answer.next_slot is None and answer.delay is not None:
         return now + timedelta(seconds=answer.delay)
     return answer.next_slot
@@ -134,8 +148,14 @@ def _remarks(facts: Facts) -> Iterator[str]:
     if isinstance(timeline.schedule, Every) and timeline.cadence == "fixed_delay":
         yield "each interval counts from the end of the run before it"
     policy = definition.policy
-    if policy.overlap == "skip":
-        yield "a slot whose time comes while the run before it goes on is not run beside it (overlap=skip)"
+    yield (
+        _OVERLAPS[policy.overlap]
+        if policy.max_parallel is None or policy.overlap != ALLOW
+        else (f"a slot whose time comes while {policy.max_parallel} runs go on is skipped (max_parallel)")
+    )
+    slow = slow_job(job.name, definition, facts.runs)
+    if slow is not None:
+        yield f"its runs take {slow.told}"
     if policy.misfire == "skip":
         grace = 60.0 if policy.misfire_grace is None else policy.misfire_grace
         yield f"a slot that is more than {grace:g} s late is skipped (misfire=skip)"

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.diagnosis.reading import read_slow
 from celery_sqlbeat.lifecycle import DLQ, RETRY, SUCCESS, Ending
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.policy import policies_from_setting
 from tests.contract.world import NOON, World
 
 SECOND = timedelta(seconds=1)
@@ -273,3 +276,21 @@ def test_a_message_that_waits_for_a_worker_counts_among_max_parallel(world: Worl
     world.later(2)
     assert world.claim().claims == []
     assert history(world, name)[-1][1:3] == ("skipped", "overlap")
+
+
+# what is told of it
+
+
+def test_check_names_the_jobs_whose_runs_take_longer_than_their_period(world: World) -> None:
+    rules = Rules(policies_from_setting({}), "UTC", 120.0, 3)
+    slow = add(world, "skip", cadence="fixed_rate")
+    for turn in range(2):
+        run_for(world)
+        world.claim()
+        world.at(NOON + (turn + 1) * 4 * SECOND)
+    world.change(slow, NextRunTime=NOON + 3600 * SECOND)
+    add(world, None, "every 60s")
+    run_for(world, 1.0)
+    (found,) = read_slow(world.store, rules, 5.0)
+    assert (found.job_name, found.overlap, found.is_chosen) == (slow, "skip", True)
+    assert "about 3.3 s, longer than its period of 2.0 s" in str(found)

@@ -27,7 +27,7 @@ LAYERS = [  # from the lowest; a room may import from lower layers, and from its
     {"config", "machine", "model", "options", "policy", "url"},
     {"schedule"},
     {"definition", "lifecycle"},
-    {"audit", "long_runs", "planning"},
+    {"audit", "long_runs", "pace", "planning"},
     {"store"},
     {"beat", "worker"},
     {"demo", "entry", "handle"},

@@ -354,3 +354,19 @@ def test_the_steps_are_woken_for_what_is_due_sooner_than_they_said() -> None:
     rig.ask(rig.claim(LockTimeoutMinutes=1))
     rig.keeper.serve()
     assert rig.woken["beat"] == 1 and rig.woken["watch"] == 1
+
+
+def test_a_run_that_is_recalled_is_looked_at_at_once_and_stopped_if_it_is_lost() -> None:
+    rig = Rig()
+    kept, gone = rig.begin(), rig.begin()
+    rig.run_for(1)
+    rig.line.sent.clear()
+    assert rig.keeper.recall([kept.run.run_id, "another worker's"]) == 1
+    rig.run_for(0.1)
+    assert rig.line.sent["extend"] == 1 and not kept.lost
+    rig.run_for(1)
+    assert rig.line.sent["extend"] == 1, "once for each recall"
+    rig.world.sql("UPDATE Jobs SET Fence = Fence + 1 WHERE Id = ?", gone.run.job_id)
+    rig.keeper.recall([gone.run.run_id])
+    rig.run_for(0.1)
+    assert gone.lost and not kept.lost
