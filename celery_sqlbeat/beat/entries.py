@@ -66,6 +66,10 @@ class CodeSchedule(NamedTuple):
         marks = {name: digest(tuple(one.definition))[:_MARK] for name, one in self.entries.items()}
         return marks | dict.fromkeys(self.wrong, "")
 
+    def with_task_id(self) -> list[str]:
+        """The entries whose options give their messages an id; it is replaced by that of the run."""
+        return [name for name, one in self.entries.items() if (one.entry.options or {}).get("task_id")]
+
     def by_key(self) -> dict[str, CodeEntry]:
         """The entries that only a beat that has them may claim, by code key."""
         return {one.definition.code_key: one for one in self.entries.values() if one.definition.code_key is not None}
@@ -160,6 +164,9 @@ def _read(entry: Any, owner: str, job_name: str, zone: str) -> CodeEntry:
     task = entry.task
     if not isinstance(task, str) or not task or len(task.encode("utf-16-le")) > 2 * LONGEST_NAME:
         raise FieldError("TaskName", task, f"write the name of a Celery task, of at most {LONGEST_NAME} characters")
+    last_run_at = getattr(entry, "last_run_at", None)
+    if last_run_at is not None and not isinstance(last_run_at, datetime):
+        raise FieldError("last_run_at", last_run_at, "write a datetime, or leave it out")
     schedule, own_zone = _schedule_text(entry)
     args, args_are_text = _args(entry.args)
     kwargs, kwargs_are_text = _mapping("Kwargs", entry.kwargs)

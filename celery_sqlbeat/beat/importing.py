@@ -20,6 +20,10 @@ _DIFFERENCES = (
     'sqlbeat_policies = {"*": {"overlap": "allow", "max_retries": 0}}'
 )
 
+TASK_IDS = (
+    "the id of a message is that of its run, another one for each attempt, so that a copy is told from a new attempt"
+)
+
 
 class Importing:
     """The `beat_schedule` of this process on its way into the table."""
@@ -64,6 +68,9 @@ class Importing:
             self._tell(done)
         if newest.imported is None and self._differs:
             logger.warning(_DIFFERENCES)
+        replaced = code.with_task_id() if newest.imported is None else []
+        if replaced:
+            logger.warning("the task_id in the options of %s is replaced: %s", ", ".join(replaced), TASK_IDS)
         if newest.has_others:
             self._store.announce()  # so that they look now, and not at their next poll
         self._heed(self._living(newest))

@@ -18,7 +18,7 @@ from celery_sqlbeat.beat.duties import Background
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.recall import Recall
 from celery_sqlbeat.beat.signals import signals_wait
-from celery_sqlbeat.beat.stock_file import is_there, runs_in_file
+from celery_sqlbeat.beat.stock_file import is_there, runs_in_code, runs_in_file
 from celery_sqlbeat.beat.trouble import Trouble
 from celery_sqlbeat.beat.untouched import untouched
 from celery_sqlbeat.config import read_settings
@@ -177,7 +177,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             store,
             self._publisher,
             self.data,
-            runs_in_file(filename),
+            {**runs_in_code(self._read), **runs_in_file(filename)},
             Bystanders(lambda: queues_without_extension(self.app, _ROLL_SECONDS)),
             stock_file=filename if is_wanted else None,
             recall=Recall(self.app),

@@ -6,10 +6,12 @@ import os
 import shelve
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 from celery_sqlbeat.beat.code import StockRun
 from celery_sqlbeat.beat.entries import job_name_of
+from celery_sqlbeat.schedule.edges import within
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +51,20 @@ def runs_of(entries: Mapping[Any, Any]) -> dict[str, StockRun]:
     for name, entry in entries.items():
         at = getattr(entry, "last_run_at", None)
         if isinstance(at, datetime):
-            aware = at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
-            found[job_name_of(name)] = StockRun(aware, bool(getattr(entry, "total_run_count", 0)))
+            try:
+                aware = within(at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc))
+            except OverflowError:
+                aware = None
+            if aware is not None:
+                found[job_name_of(name)] = StockRun(aware, bool(getattr(entry, "total_run_count", 0)))
     return found
+
+
+def runs_in_code(schedule: Mapping[Any, Any]) -> dict[str, StockRun]:
+    """The last runs that entries of a `beat_schedule` say themselves, by job name: stock beat counts from them, too."""
+    given = {name: value.get("last_run_at") for name, value in schedule.items() if isinstance(value, Mapping)}
+    runs = runs_of({name: SimpleNamespace(last_run_at=at, total_run_count=1) for name, at in given.items()})
+    return {name: run._replace(is_stocks=False) for name, run in runs.items()}
 
 
 def write_runs(filename: str, entries: Mapping[Any, Any], runs: Mapping[str, StockRun]) -> None:

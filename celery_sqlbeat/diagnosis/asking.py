@@ -31,7 +31,9 @@ def ask_code(app: Any, settings: Settings) -> Code:
     schedule = dict(app.conf.beat_schedule or {})
     code = read_entries(app, schedule, settings.release, settings.policies)
     policies = {name: policy_for(name, settings.policies) for name in code.entries}
-    return Code(frozenset(app.tasks), policies, tuple(code.problems), code.owner, dict(_refusals(app, code)))
+    refusals = dict(_refusals(app, code))
+    tasks, problems = frozenset(app.tasks), tuple(code.problems)
+    return Code(tasks, policies, problems, code.owner, refusals, code.with_task_id())
 
 
 def _refusals(app: Any, code: CodeSchedule) -> Iterator[tuple[str, str]]:

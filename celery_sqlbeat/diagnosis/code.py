@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from celery_sqlbeat.beat.importing import TASK_IDS
 from celery_sqlbeat.diagnosis.facts import Facts
 from celery_sqlbeat.diagnosis.finding import Finding, listed
 
@@ -33,4 +34,13 @@ def findings(facts: Facts) -> Iterator[Finding]:
             "stock",
             f"other than under stock beat, these are tried again when they fail (max_retries): {listed(retries)}",
             f"to have it as before, set {AS_STOCK}",
+        )
+    jobs = facts.ground.jobs.seen if facts.ground is not None else ()
+    replaced = sorted({*facts.code.with_task_id, *(job.name for job in jobs if job.has_task_id)})
+    if replaced:
+        yield Finding(
+            "note",
+            "stock",
+            f"other than under stock beat, the task_id in the options of these is replaced: {listed(replaced)}",
+            f"leave it out: {TASK_IDS}",
         )

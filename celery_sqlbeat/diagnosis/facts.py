@@ -29,6 +29,8 @@ class SeenJob:
     """The app whose code defines it."""
     refusal: str | None = None
     """Why no message can ever be made of it."""
+    has_task_id: bool = False
+    """Whether its options give its messages an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Code:
     """The app, as its jobs name it."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Of entries whose arguments no text can hold: why no message can ever be made of them, by name."""
+    with_task_id: Sequence[str] = ()
+    """Entries whose options give their messages an id."""
 
 
 @dataclass(frozen=True, slots=True)

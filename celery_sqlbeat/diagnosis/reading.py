@@ -102,8 +102,8 @@ def _seen(app: Any, page: list[JobRecord], rules: Rules) -> Iterator[SeenJob]:
         call = definition.call
         is_ours = row.code_owner in (None, owner_of(app))  # another app has other tasks and queues
         refusal = refusal_of(app, call, with_arguments=row.code_key is None) if is_ours else None
-        queue, owner = queue_of(app, call), row.code_owner
-        yield SeenJob(row.job_name, call.task_name, queue, definition.lease_seconds, owner, refusal)
+        queue, owner, has_task_id = queue_of(app, call), row.code_owner, bool(call.options.get("task_id"))
+        yield SeenJob(row.job_name, call.task_name, queue, definition.lease_seconds, owner, refusal, has_task_id)
 
 
 def refusal_of(app: Any, call: Routed, with_arguments: bool) -> str | None:

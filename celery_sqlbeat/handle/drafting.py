@@ -11,6 +11,7 @@ from celery_sqlbeat.beat.written import as_json
 from celery_sqlbeat.checks import shown
 from celery_sqlbeat.definition import Definition, Rules, read_definition
 from celery_sqlbeat.errors import FieldError, ScheduleError
+from celery_sqlbeat.handle.signatures import unpacked
 from celery_sqlbeat.model import JobDraft
 from celery_sqlbeat.options import storable
 from celery_sqlbeat.policy import policy_fields, row_error
@@ -60,7 +61,8 @@ def wish(
 ) -> Wish:
     """Check a definition; raises a FieldError for the first field that cannot work."""
     job_name = _name("JobName", name, "a job")
-    task_name = _name("TaskName", getattr(task, "name", task), "a Celery task")
+    task, args, kwargs, options = unpacked(task, args, kwargs, options)
+    task_name = _name("TaskName", task, "a Celery task")
     own = given_policies(policies)
     text = Text(
         job_name,

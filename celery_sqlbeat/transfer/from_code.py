@@ -9,19 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_sqlbeat.beat.entries import default_entries, job_name_of, read_entries
-from celery_sqlbeat.beat.stock_file import entries_in, runs_of
+from celery_sqlbeat.beat.stock_file import entries_in, runs_in_code, runs_of
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.errors import SourceUnreadable
 from celery_sqlbeat.transfer.arrivals import Shop
 
 
 def from_beat_schedule(app: Any, settings: Settings) -> Shop:
-    """The app's `beat_schedule`, with what Celery adds to it, exactly as a beat reads it; its entries begin anew."""
+    """The app's `beat_schedule`, with what Celery adds to it, exactly as a beat reads it."""
     app.loader.init_worker()  # tasks may add entries when they are imported, as they do in a beat
     app.finalize()
     schedule = app.conf.beat_schedule
     entries = {**default_entries(app, schedule), **schedule}
     shop = Shop(read_entries(app, entries, settings.release, settings.policies))
+    shop.runs.update(runs_in_code(schedule))
     for problem in shop.code.problems:
         shop.leave(problem.name, problem.reason)
     return shop

@@ -13,6 +13,7 @@ from celery.schedules import crontab, schedule
 
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.entries import read_entries
+from celery_sqlbeat.beat.stock_file import runs_in_code
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.lifecycle import Ending
@@ -580,6 +581,32 @@ def test_what_stock_beat_knew_decides_the_first_run(world: World, beat: Beat) ->
     assert world.instant("new", "nextruntime") == NOON + timedelta(seconds=60)
     assert {claim.job_name for claim in world.claim().claims} == {"late", "daily"}  # once, as in stock beat
     assert [run["state"] for run in world.runs("daily")] == ["skipped", "claimed"]
+
+
+def test_the_last_run_that_an_entry_says_itself_decides_its_first_slot_alone(world: World, beat: Beat) -> None:
+    hour = timedelta(hours=1)
+    naive = (NOON - timedelta(seconds=20)).replace(tzinfo=None)  # in UTC, as stock beat takes it
+    entries = {
+        "late": {**MINUTE, "last_run_at": NOON - 2 * hour},
+        "soon": {**MINUTE, "last_run_at": naive},
+        "daily": {**DAILY, "last_run_at": NOON - 48 * hour},
+        "beyond": {**MINUTE, "last_run_at": datetime.max.replace(tzinfo=timezone.utc)},
+    }
+    given = runs_in_code(entries)
+    beat.imports(entries, given)
+    assert world.instant("soon", "nextruntime") == NOON + timedelta(seconds=40)
+    assert world.instant("soon", "lastruntime") == NOON - timedelta(seconds=20)
+    assert world.instant("beyond", "nextruntime") == NOON + timedelta(seconds=60)
+    claims = world.claim().claims
+    assert {claim.job_name for claim in claims} == {"late", "daily"}
+    for claim in claims:
+        world.beat.mark_dispatched([claim])()
+    before = {name: world.instant(name, "nextruntime") for name in entries}
+    world.later(1)
+    beat.release = "v2"  # the next deployment says the same
+    beat.imports(entries, given)
+    assert {name: world.instant(name, "nextruntime") for name in entries} == before
+    assert world.claim().claims == []
 
 
 def test_what_stock_beat_has_run_meanwhile_does_not_run_again(world: World, beat: Beat) -> None:

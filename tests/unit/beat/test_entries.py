@@ -397,3 +397,17 @@ def test_a_file_that_cannot_be_read_is_said_and_left_alone(tmp_path: Path, caplo
     path.write_bytes(b"no shelve")
     assert runs_in_file(str(path)) == {}
     assert "begin anew" in caplog.text and path.read_bytes() == b"no shelve"
+
+
+def test_a_last_run_that_is_no_instant_is_a_problem_of_its_entry() -> None:
+    (problem,) = read({"job": {"task": "t", "schedule": 60, "last_run_at": "yesterday"}}).problems
+    assert problem.reason.startswith("last_run_at = 'yesterday'")
+
+
+def test_entries_that_give_their_messages_an_id_are_known() -> None:
+    entries = {
+        "own": {"task": "t", "schedule": 60, "options": {"task_id": "x"}},
+        "lazy": {"task": "t", "schedule": 60, "args": [object()], "options": {"task_id": "x"}},
+        "none": {"task": "t", "schedule": 60, "options": {"queue": "x"}},
+    }
+    assert read(entries).with_task_id() == ["own", "lazy"]

@@ -319,3 +319,9 @@ def test_entries_whose_names_another_app_has_are_an_error() -> None:
     theirs = [replace(job(), owner="office")]
     (found,) = apps.findings(facts(theirs, policies={"a": Policy()}, living=[release(), release("office")][1:]))
     assert found.level == "error" and "entries of shop are left out" in found.says
+
+
+def test_a_task_id_in_the_options_is_replaced_and_that_is_said() -> None:
+    found = facts([replace(job(), has_task_id=True)])
+    notes = [one for one in code.findings(found) if "task_id" in one.says]
+    assert [(one.level, "a" in one.says) for one in notes] == [("note", True)]
