@@ -175,6 +175,10 @@ class MaxRuntimeExceeded(SqlbeatError):
     """The body of a run took longer than the `max_runtime` of its job, and was stopped."""
 
 
+class AttemptFollowed(SqlbeatError):
+    """The attempt came to nothing, and another one followed it: the result of an attempt whose slot has ended."""
+
+
 class SourceUnreadable(SqlbeatError):
     """Where jobs are to come from, they cannot be read."""
 

@@ -34,6 +34,7 @@ from celery_sqlbeat.lifecycle import Backoff
 from celery_sqlbeat.machine import THIS_MACHINE, Machine
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.policy import Policy, policy_for
+from celery_sqlbeat.results import end_results
 from celery_sqlbeat.store import Store
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,18 @@ def assemble(
     housekeeping()  # once before the first fire, so that rows written by hand are in order
     cleaning = Cleaning(store.for_admin(), settings.history_days, machine.clock)
     cleanup = Duties("cleanup", [Duty("the clean-up", cleaning.clean, machine.clock, machine.random)], machine.clock)
-    return Parts(tick, standing, firing, back, (housekeeping, cleanup))
+    results = _results(app, store, settings.poll_interval, machine)
+    return Parts(tick, standing, firing, back, (housekeeping, cleanup, results))
+
+
+def _results(app: Any, store: Store, poll: float, machine: Machine) -> Duties:
+    """A thread of its own: Celery may wait long for a result backend that is away."""
+
+    def end() -> float:
+        return 0.0 if end_results(app, store.results()) else poll
+
+    duty = Duty("ending the results of earlier attempts", end, machine.clock, machine.random)
+    return Duties("results", [duty], machine.clock)
 
 
 def _housekeeping(

@@ -43,7 +43,7 @@ from celery_sqlbeat.model.records import (
     SeenNode,
 )
 from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow, ReplaceableRun
-from celery_sqlbeat.model.runs import RefusedStart, StartedRun, StartRequest, Unbegun
+from celery_sqlbeat.model.runs import EndedSlot, RefusedStart, StartedRun, StartRequest, Unbegun
 
 __all__ = [
     "CODE_SCHEDULE",
@@ -67,6 +67,7 @@ __all__ = [
     "CodeDefinition",
     "CodeRow",
     "DueJob",
+    "EndedSlot",
     "GapRecord",
     "HeldLease",
     "JobArrival",

@@ -1,7 +1,7 @@
 """Runs on a worker: what asks to begin, and what has begun."""
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class StartRequest(NamedTuple):
@@ -56,3 +56,17 @@ class StartedRun(NamedTuple):
     """Which request this answers."""
     max_runtime: float | None = None
     """How many seconds its body may take, each time that it begins; None: as many as it likes."""
+
+
+class EndedSlot(NamedTuple):
+    """A slot that ended with another attempt than its first."""
+
+    run_id: str
+    """Of the attempt that ended it."""
+    job_name: str
+    attempt: int
+    state: str
+    task_name: Any
+    options: Any
+    earlier: tuple[tuple[str, int], ...] = ()
+    """The run ids of the attempts before, and which each was."""

@@ -11,7 +11,16 @@ from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.code_store import SqlCodeStore
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.node_store import SqlNodeStore
-from celery_sqlbeat.store.protocol import AdminStore, BeatStore, CodeStore, NodeStore, TransferStore, WorkerStore
+from celery_sqlbeat.store.protocol import (
+    AdminStore,
+    BeatStore,
+    CodeStore,
+    NodeStore,
+    ResultStore,
+    TransferStore,
+    WorkerStore,
+)
+from celery_sqlbeat.store.result_store import SqlResultStore
 from celery_sqlbeat.store.session import Dialect
 from celery_sqlbeat.store.sqlite import Sqlite
 from celery_sqlbeat.store.transfer_store import SqlTransferStore
@@ -45,6 +54,10 @@ class Store:
     def for_transfer(self) -> TransferStore:
         """What jobs need that come from elsewhere."""
         return SqlTransferStore(self.database, self.namespace)
+
+    def results(self) -> ResultStore:
+        """What is needed to end the results of earlier attempts."""
+        return SqlResultStore(self.database, self.namespace)
 
     def nodes(self) -> NodeStore:
         """Who is there, and whose store this is."""

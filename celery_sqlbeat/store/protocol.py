@@ -16,6 +16,7 @@ from celery_sqlbeat.model import (
     CodeChanges,
     CodeRow,
     DueJob,
+    EndedSlot,
     GapRecord,
     HeldLease,
     JobArrival,
@@ -361,6 +362,16 @@ class AdminStore(Protocol):
 
     def purge_nodes(self, keep_seconds: float) -> None:
         """Forget nodes that were not alive for so long, and the names of jobs that were deleted so long ago."""
+
+
+class ResultStore(Protocol):
+    """What is needed to end the results of attempts that another one followed."""
+
+    def unended(self, page_size: int, since_seconds: float) -> list[EndedSlot]:
+        """Slots that ended within so many seconds, and whose earlier attempts may have no final result."""
+
+    def ended(self, run_ids: Iterable[str]) -> None:
+        """Say that the results of these attempts are ended, or need no end."""
 
 
 class TransferStore(Protocol):

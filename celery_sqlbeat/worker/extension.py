@@ -33,6 +33,7 @@ from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.reception import Reception
 from celery_sqlbeat.worker.refusals import ask_before_refusing
 from celery_sqlbeat.worker.secrecy import shown
+from celery_sqlbeat.worker.slot_results import SlotResults
 from celery_sqlbeat.worker.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Extension:
         is_configured = database in worker.app.conf or bool(os.environ.get(database.upper()))
         timing = Timing.of(settings)
         self._received = Received(lambda lease: timing.interval(lease or settings.lock_timeout), time.monotonic)
-        self.office = Office(settings, self._describe, is_configured, timing, self._received)
+        self.office = Office(settings, self._describe, is_configured, timing, self._received, SlotResults(worker.app))
         self._process: Callable[[Any], Any] = worker._process_task
         worker._process_task = self._admit
         watch_bodies_of(worker.app, worker.hostname)

@@ -9,6 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 from celery_sqlbeat.config import Settings
@@ -27,6 +28,7 @@ from celery_sqlbeat.worker.looking import is_there, not_given, not_there
 from celery_sqlbeat.worker.loops import PipedLoop
 from celery_sqlbeat.worker.outcomes import Then
 from celery_sqlbeat.worker.received import Received
+from celery_sqlbeat.worker.slot_results import SlotResults
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.timing import Timing
 from celery_sqlbeat.worker.verdicts import Verdicts
@@ -58,11 +60,13 @@ class Office:
         is_configured: bool,
         timing: Timing | None = None,
         received: Received | None = None,
+        results: SlotResults | None = None,
     ) -> None:
         """`is_configured`: whether the app names a database. If not, this may be a worker that nobody told."""
         self.settings = settings
         self.store_id: str | None = None
         self.keeper: Keeper | None = None
+        self.results = results
         self._describe = describe
         self._is_configured = is_configured
         self._timing = timing or Timing.of(settings)
@@ -142,7 +146,15 @@ class Office:
     ) -> None:
         """Write how a task ended."""
         if self.keeper is not None:  # always: it has made the holding
+            if holding.run.attempt > 1 and self.results is not None:
+                then = partial(self._slot_ended, then)
             self.keeper.finish(holding, self._verdicts.ending(holding, end, error, traceback), then)
+
+    def _slot_ended(self, then: Then | None, written: bool) -> None:
+        if written and self.results is not None:
+            self.results.slot_ended(self._stores[0])
+        if then is not None:
+            then(written)
 
     def tried_again_in(self, holding: Holding) -> float | None:
         """The seconds until another attempt, should this one fail; None where it is the last one."""

@@ -354,6 +354,17 @@ IF COL_LENGTH(N'dbo.JobRuns', N'CheckIn') IS NULL
     ALTER TABLE dbo.JobRuns ADD CheckIn nvarchar(max) NULL;
 GO
 
+-- When the results of the slot's earlier attempts were ended in Celery's result backend.
+IF COL_LENGTH(N'dbo.JobRuns', N'ResultsEndedAt') IS NULL
+    ALTER TABLE dbo.JobRuns ADD ResultsEndedAt datetime2(6) NULL;
+GO
+
+-- Few: attempts that follow another one, until the results of those before are ended.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Results')
+    CREATE NONCLUSTERED INDEX JobRuns_Results ON dbo.JobRuns (Namespace)
+    WHERE Attempt > 1 AND ResultsEndedAt IS NULL;
+GO
+
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
     CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
     INCLUDE (MaxParallel)
@@ -435,6 +446,6 @@ GO
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '3cf79f71665d57992b95814c3b8d3ed2265b63c38d88e3dc579c245275a16e31', @now
+SELECT 2, 'foreign_shops', '8391d88f49422b425ca194b66afcea1aac338cd8d3ff6643f6ff6d6838cb7d0c', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 2);
 GO

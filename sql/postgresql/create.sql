@@ -238,6 +238,12 @@ ALTER TABLE JobRuns ADD COLUMN MaxRuntimeSeconds double precision;
 -- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
 ALTER TABLE JobRuns ADD COLUMN CheckIn text;
 
+-- When the results of the slot's earlier attempts were ended in Celery's result backend.
+ALTER TABLE JobRuns ADD COLUMN ResultsEndedAt timestamptz;
+
+-- Few: attempts that follow another one, until the results of those before are ended.
+CREATE INDEX JobRuns_Results ON JobRuns (Namespace) WHERE Attempt > 1 AND ResultsEndedAt IS NULL;
+
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
 
 -- The last fence of each job that was deleted or renamed: whoever checks fences by the name of a job must never see
@@ -337,5 +343,5 @@ END;
 $$;
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', '60e936cd1ae8ecc56eabc4f9241e03f0f56cc1478a7e9642d6af3f585ed50afa', clock_timestamp()
+SELECT 2, 'foreign_shops', '90e1f07da3722f15037af84acdc666705f6c55679bb74806bbc1c7f665bd95af', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

@@ -213,7 +213,7 @@ ALTER TABLE StoreInfo ADD COLUMN OldestRelease TEXT;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 -- A claim may fail for good, and a run that was fired and forgotten may be skipped or cancelled before it starts. SQLite
--- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has three more.
+-- changes no CHECK, so the table is made anew; both have the same columns in the same order, and the new one has four more.
 CREATE TABLE JobRunsNext (
     RunId TEXT NOT NULL PRIMARY KEY,
     Namespace TEXT NOT NULL,
@@ -261,6 +261,8 @@ CREATE TABLE JobRunsNext (
     MaxRuntimeSeconds REAL,
     -- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
     CheckIn TEXT,
+    -- When the results of the slot's earlier attempts were ended in Celery's result backend.
+    ResultsEndedAt TEXT,
     -- The legal ways into each state; the same table as in lifecycle.py, the most frequent first.
     CONSTRAINT JobRuns_Transitions CHECK (
         (State = 'running' AND PriorState IN ('claimed', 'dispatched'))
@@ -276,7 +278,7 @@ CREATE TABLE JobRunsNext (
     )
 );
 
-INSERT INTO JobRunsNext SELECT *, NULL, NULL, NULL FROM JobRuns;
+INSERT INTO JobRunsNext SELECT *, NULL, NULL, NULL, NULL FROM JobRuns;
 
 DROP TABLE JobRuns;
 
@@ -298,6 +300,9 @@ ALTER TABLE Jobs ADD COLUMN RanUntil TEXT;
 ALTER TABLE Jobs ADD COLUMN ReplaceAt TEXT;
 
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
+
+-- Few: attempts that follow another one, until the results of those before are ended.
+CREATE INDEX JobRuns_Results ON JobRuns (Namespace) WHERE Attempt > 1 AND ResultsEndedAt IS NULL;
 
 -- The last fence of each job that was deleted or renamed: whoever checks fences by the name of a job must never see
 -- one again, whoever deletes and adds the row. What is old is gathered in FenceFloor. DeletedAt is set by clean-up.
@@ -358,5 +363,5 @@ BEGIN
 END;
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 2, 'foreign_shops', 'c5ca8bec7f12336fb909a9cdf168dda7ad01c137a98ea9e02f6a015f60697ab1', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SELECT 2, 'foreign_shops', 'd213d407dc4f8c6b3798f3b67efbc828043b2facd2d5e6913ddd8476d0422dbb', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);

@@ -678,3 +678,21 @@ def test_an_error_that_is_no_text_is_stored_as_far_as_it_is(world: World) -> Non
     assert world.finish(run, Ending("dlq", "odd", None, 1, 0, "no file \udcff\0here", "Traceback \udcff"))
     error = world.runs(name)[0]["error"]
     assert error.startswith("no file ") and error.endswith("here")
+
+
+def test_a_slot_that_ended_with_a_later_attempt_is_told_once_with_those_before(world: World) -> None:
+    world.add("again", TaskName="shop.add", Options='{"ignore_result": true}')
+    first = world.running()
+    world.finish(first, failed(first))
+    results = world.store.results()
+    assert results.unended(10, 60.0) == []
+    world.later(3600)
+    second = world.running()
+    assert results.unended(10, 60.0) == []
+    world.finish(second)
+    (slot,) = results.unended(10, 60.0)
+    assert (slot.run_id, slot.job_name, slot.attempt, slot.state) == (second.run_id, "again", 2, "success")
+    assert (slot.task_name, slot.options) == ("shop.add", '{"ignore_result": true}')
+    assert slot.earlier == ((first.run_id, 1),)
+    results.ended([second.run_id, first.run_id])
+    assert results.unended(10, 60.0) == []

@@ -29,6 +29,7 @@ LAYERS = [  # from the lowest; a room may import from lower layers, and from its
     {"definition", "lifecycle"},
     {"audit", "long_runs", "pace", "planning"},
     {"store"},
+    {"results"},
     {"beat", "worker"},
     {"demo", "entry", "handle"},
     {"diagnosis", "transfer"},

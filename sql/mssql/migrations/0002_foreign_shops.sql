@@ -74,6 +74,17 @@ IF COL_LENGTH(N'dbo.JobRuns', N'CheckIn') IS NULL
     ALTER TABLE dbo.JobRuns ADD CheckIn nvarchar(max) NULL;
 GO
 
+-- When the results of the slot's earlier attempts were ended in Celery's result backend.
+IF COL_LENGTH(N'dbo.JobRuns', N'ResultsEndedAt') IS NULL
+    ALTER TABLE dbo.JobRuns ADD ResultsEndedAt datetime2(6) NULL;
+GO
+
+-- Few: attempts that follow another one, until the results of those before are ended.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Results')
+    CREATE NONCLUSTERED INDEX JobRuns_Results ON dbo.JobRuns (Namespace)
+    WHERE Attempt > 1 AND ResultsEndedAt IS NULL;
+GO
+
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.JobRuns') AND name = N'JobRuns_Beside')
     CREATE NONCLUSTERED INDEX JobRuns_Beside ON dbo.JobRuns (JobId, State)
     INCLUDE (MaxParallel)

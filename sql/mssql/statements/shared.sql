@@ -83,3 +83,42 @@ SELECT
 FROM dbo.Nodes
 WHERE Namespace = @namespace AND HeartbeatAt > @since
 ORDER BY Kind, NodeId;
+
+-- name: read_unended
+-- Slots that ended lately with another attempt than the first, whose earlier attempts may have no final result.
+-- Zero rows: there are none.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT TOP (@page_size) r.RunId, r.JobName, r.Attempt, r.State, j.TaskName, j.Options
+FROM dbo.JobRuns AS r
+LEFT OUTER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.Attempt > 1 AND r.ResultsEndedAt IS NULL
+    AND r.State IN ('success', 'dlq', 'dispatched', 'skipped', 'cancelled')
+    AND r.FinishedAt > DATEADD(SECOND, -@since_seconds, @now);
+
+-- name: read_earlier
+-- rows: run_id uniqueidentifier
+-- A missing row: it is the first attempt of its slot, or their history is gone.
+SELECT p.run_id, e.RunId AS EarlierId, e.Attempt
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+INNER JOIN dbo.JobRuns AS e
+    ON e.ScheduledFor = r.ScheduledFor AND e.JobId = r.JobId AND e.Kind = r.Kind AND e.Attempt < r.Attempt
+WHERE e.ClaimedAt IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: end_results
+-- rows: run_id uniqueidentifier
+-- A missing row: its history is gone.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @ended TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET ResultsEndedAt = @now
+OUTPUT inserted.RunId INTO @ended (RunId)
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @ended;

@@ -49,6 +49,12 @@ ALTER TABLE JobRuns ADD COLUMN MaxRuntimeSeconds double precision;
 -- The check-in that a monitor has opened for the slot, JSON: later messages of the slot carry it on.
 ALTER TABLE JobRuns ADD COLUMN CheckIn text;
 
+-- When the results of the slot's earlier attempts were ended in Celery's result backend.
+ALTER TABLE JobRuns ADD COLUMN ResultsEndedAt timestamptz;
+
+-- Few: attempts that follow another one, until the results of those before are ended.
+CREATE INDEX JobRuns_Results ON JobRuns (Namespace) WHERE Attempt > 1 AND ResultsEndedAt IS NULL;
+
 CREATE INDEX JobRuns_Beside ON JobRuns (JobId, State) WHERE MaxParallel IS NOT NULL;
 
 -- The last fence of each job that was deleted or renamed: whoever checks fences by the name of a job must never see

@@ -57,3 +57,37 @@ SELECT
 FROM Nodes
 WHERE Namespace = :namespace AND HeartbeatAt > statement_timestamp() - :memory_seconds * interval '1 second'
 ORDER BY Kind, NodeId;
+
+-- name: read_unended
+-- Slots that ended lately with another attempt than the first, whose earlier attempts may have no final result.
+-- Zero rows: there are none.
+SELECT r.RunId, r.JobName, r.Attempt, r.State, j.TaskName, j.Options
+FROM JobRuns AS r
+LEFT JOIN Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.Namespace = :namespace AND r.Attempt > 1 AND r.ResultsEndedAt IS NULL
+    AND r.State IN ('success', 'dlq', 'dispatched', 'skipped', 'cancelled')
+    AND r.FinishedAt > statement_timestamp() - :since_seconds * interval '1 second'
+LIMIT :page_size;
+
+-- name: read_earlier
+-- rows: run_id uuid
+-- A missing row: it is the first attempt of its slot, or their history is gone.
+WITH p (run_id) AS (:rows)
+
+SELECT p.run_id, e.RunId AS EarlierId, e.Attempt
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+INNER JOIN JobRuns AS e
+    ON e.ScheduledFor = r.ScheduledFor AND e.JobId = r.JobId AND e.Kind = r.Kind AND e.Attempt < r.Attempt
+WHERE e.ClaimedAt IS NOT NULL;
+
+-- name: end_results
+-- rows: run_id uuid
+-- A missing row: its history is gone.
+WITH p (run_id) AS (:rows)
+
+UPDATE JobRuns SET ResultsEndedAt = statement_timestamp()
+FROM p
+WHERE JobRuns.RunId = ANY(ARRAY[p.run_id])
+RETURNING JobRuns.RunId;
