@@ -25,6 +25,7 @@ from celery_sqlbeat.beat.replacing import Replacing
 from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.standing import Standing
+from celery_sqlbeat.beat.strangers import Watch
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.beat.tick import Tick
 from celery_sqlbeat.beat.unknown_tasks import UnknownTasks
@@ -137,7 +138,10 @@ def assemble(
     tending = Tending(beat_store, planner, settings.lock_timeout, code.owner)
     lasting = LongRuns(store.for_admin(), rules, machine.clock)
     keep_code = _keep_code(importing, settings.poll_interval, machine)
-    housekeeping = _housekeeping(standing, tending, keep_code, lasting, tick.stir, settings.poll_interval, machine)
+    watch = Watch(store, machine.clock)
+    housekeeping = _housekeeping(
+        standing, tending, keep_code, lasting, watch, tick.stir, settings.poll_interval, machine
+    )
 
     def hasten() -> None:
         """Somebody changed something: jobs of the code, perhaps, or another beat has come or gone."""
@@ -166,6 +170,7 @@ def _housekeeping(
     tending: Tending,
     keep_code: Duty,
     lasting: LongRuns,
+    watch: Watch,
     stir: Callable[[], None],
     poll: float,
     machine: Machine,
@@ -185,6 +190,10 @@ def _housekeeping(
         tending.free_strays()
         return 2 * poll
 
+    def look_for_others() -> float:
+        watch.look()
+        return poll
+
     def tell_long_runs() -> float:
         lasting.tell()
         return poll
@@ -194,6 +203,7 @@ def _housekeeping(
         "bringing rows in order": tend,
         "freeing locks without a run": free_strays,
         "telling of long runs": tell_long_runs,
+        "looking for other schedulers": look_for_others,
     }
     made = [Duty(name, work, machine.clock, machine.random) for name, work in duties.items()]
     return Duties("housekeeping", [*made, keep_code], machine.clock)

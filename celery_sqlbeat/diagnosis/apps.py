@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from celery_sqlbeat.beat.neighbours import other_apps, other_releases
+from celery_sqlbeat.beat.strangers import REMEDY
 from celery_sqlbeat.diagnosis.facts import Facts, Ground
 from celery_sqlbeat.diagnosis.finding import Finding, listed
+
+MOST_JOBS = 20  # that are named one by one
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
@@ -18,6 +21,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _neighbours(facts, facts.ground)
     yield from _collisions(facts, facts.ground)
     yield from _orphans(facts, facts.ground)
+    for one in facts.ground.doubled[:MOST_JOBS]:
+        yield Finding("error", "scheduler", str(one), REMEDY)
 
 
 def _neighbours(facts: Facts, ground: Ground) -> Iterator[Finding]:

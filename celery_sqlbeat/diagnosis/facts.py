@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_sqlbeat.beat.entries import EntryProblem
+from celery_sqlbeat.beat.strangers import Doubled
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.handle.knowing import Knower
 from celery_sqlbeat.handle.status import Process
@@ -60,6 +61,8 @@ class Ground:
     """Runs that go on for several intervals of their job."""
     knowers: Sequence[Knower] = ()
     """The living workers, with what they know."""
+    doubled: Sequence[Doubled] = ()
+    """Jobs that another scheduler sends, too."""
     remark: str | None = None
     """What is worth knowing of the schema."""
     slow_jobs: Sequence[SlowJob] = ()

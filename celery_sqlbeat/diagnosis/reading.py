@@ -10,6 +10,7 @@ from typing import Any
 from celery_sqlbeat.beat.entries import owner_of
 from celery_sqlbeat.beat.foreseeing import examine
 from celery_sqlbeat.beat.routing import Routed, queue_of
+from celery_sqlbeat.beat.strangers import doubled
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.definition import Rules, read_definition
 from celery_sqlbeat.diagnosis.facts import Ground, Jobs, SeenJob
@@ -41,7 +42,20 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
     slow = read_slow(store, rules, seconds)
     known = knowers(store, seen, settings.worker_alive)
     refused = refused_jobs(store, seen)
-    return Ground(store_id, skew, processes(seen, settings), jobs, living, refused, lasting, known, remark, slow)
+    twice = doubled(store.for_code(), seen)
+    return Ground(
+        store_id,
+        skew,
+        processes(seen, settings),
+        jobs,
+        living=living,
+        refused=refused,
+        long_runs=lasting,
+        knowers=known,
+        remark=remark,
+        slow_jobs=slow,
+        doubled=twice,
+    )
 
 
 def read_slow(store: Store, rules: Rules, seconds: float) -> list[SlowJob]:

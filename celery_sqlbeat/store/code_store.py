@@ -4,7 +4,7 @@ Decides nothing about jobs: which rows are added, changed or left is the plan's,
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
@@ -66,6 +66,11 @@ class SqlCodeStore:
 
     def living(self, live_seconds: float) -> list[LivingRelease]:
         return _living(self._database.read("read_living", namespace=self._namespace, live_seconds=live_seconds))
+
+    def jobs_of(self, tasks: Iterable[str], page_size: int) -> dict[str, str]:
+        rows = [(task,) for task in tasks]
+        scope = {"namespace": self._namespace, "page_size": page_size}
+        return dict(self._database.read("read_jobs_of_tasks", rows, **scope)) if rows else {}
 
     def announce(self) -> None:
         self._database.fetch("bump_changes", namespace=self._namespace)

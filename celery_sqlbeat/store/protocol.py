@@ -211,6 +211,9 @@ class CodeStore(Protocol):
     def living(self, live_seconds: float) -> list[LivingRelease]:
         """What the living beats of the namespace have in their code, of all apps."""
 
+    def jobs_of(self, tasks: Iterable[str], page_size: int) -> dict[str, str]:
+        """The tasks of the enabled jobs that have one of these, by job name; no more jobs than that."""
+
     def announce(self) -> None:
         """Let the other beats notice that something has changed."""
 

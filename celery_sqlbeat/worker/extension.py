@@ -233,10 +233,11 @@ class Extension:
     def _describe(self) -> Node:
         consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._parts is not None else []
         unleasable = self._parts.reception.unleasable if self._parts is not None else []
+        strangers = self._parts.reception.strangers.told if self._parts is not None else []
         return self._node._replace(
             queues=self._consumption.tell(queue.name for queue in consumed),
             tasks=self._tasks_known(),
-            details=details.tell(unleasable),
+            details=details.tell(unleasable, strangers),
         )
 
     def _tasks_known(self) -> str | None:

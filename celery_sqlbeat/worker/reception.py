@@ -20,6 +20,7 @@ from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.secrecy import shown
+from celery_sqlbeat.worker.strangers import Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Reception:
         self._passing_on: set[str] = set()
         self._keeping: set[str] = set()
         self._handed: set[Handed] = set()
+        self.strangers = Strangers()
 
     def connected(self, consumer: Any) -> None:
         """The consumer consumes, for the first time or again. Celery asks for its strategies anew each time."""
@@ -71,6 +73,8 @@ class Reception:
                     return self._drop(message, name)
                 if is_own:
                     return self._begin(found, message, name, partial(strategy, **more), body, *rest)
+            elif found is None:
+                self.strangers.saw(name, message.headers)
             elif is_own and isinstance(found, Malformed | Newer):
                 return self._gate.header_of(self._handing(message, name))  # which sees to it
             return strategy(message, body, *rest, **more)

@@ -373,6 +373,15 @@ def test_rows_of_another_app_are_brought_in_order_by_its_own_beats(world: World,
     assert [row.job_name for row in world.beat.loose_rows(10, owner="office")] == ["minute"]
 
 
+def test_the_jobs_of_some_tasks_are_found(world: World, beat: Beat) -> None:
+    beat.imports({"minute": MINUTE, "again": MINUTE, "daily": DAILY})
+    world.change("again", Enabled=0)
+    code = world.store.for_code()
+    assert code.jobs_of(["app.minutely", "app.other"], 10) == {"minute": "app.minutely"}
+    assert code.jobs_of(["app.minutely", "app.daily"], 1) == {"daily": "app.daily"}
+    assert code.jobs_of([], 10) == {}
+
+
 def test_the_jobs_of_an_app_that_was_renamed_are_adopted(world: World) -> None:
     old, new = Beat(world, owner="shop"), Beat(world, "v2", owner="store")
     old.imports({"minute": MINUTE, "gone": MINUTE})

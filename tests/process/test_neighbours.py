@@ -157,6 +157,30 @@ def test_a_deleted_job_of_the_code_comes_back(make_shop: MakeShop, by_hand: bool
     assert_calm(*beats)
 
 
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_a_stock_beat_that_is_left_running_beside_is_named(make_shop: MakeShop, broker: str) -> None:
+    shop = make_shop("postgresql", broker)
+    entries = {"job": EVERY, "ours": {"task": "shop.other", "schedule": 0.5}}
+    shop.write(entries, sqlbeat_poll_interval=0.5, sqlbeat_heartbeat_interval=1, sqlbeat_lock_timeout=6)
+    beat = shop.start()
+    worker = Beat(
+        shop.spawn(shop.folder / "worker.log", "worker", "-P", "threads", "-c", "2"), shop.folder / "worker.log"
+    )
+    shop.beats.append(worker)
+    wait_for_more_of(shop, "job")
+    assert errors(check(shop), "scheduler") == []
+    log = shop.folder / "stock.log"
+    stock = Beat(shop.spawn(log, "beat", "--pidfile=", "-s", str(shop.folder / "stock")), log)
+    shop.beats.append(stock)
+    beat.says("another scheduler, gen")
+    assert re.search(f"WARNING.*gen{stock.process.pid}@.*sends the task shop.add .*job job as well", beat.log), beat.log
+    found = check(shop)
+    assert found["code"] == 1 and "task shop.add" in errors(found, "scheduler")[0]
+    assert "stop that scheduler" in errors(found, "scheduler")[0]
+    # The worker goes on to receive what ours sends.
+    wait_for_more_of(shop, "job")
+
+
 def assert_calm(*beats: Beat) -> None:
     """No beat had an error."""
     for beat in beats:

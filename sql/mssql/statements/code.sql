@@ -242,3 +242,17 @@ WHERE
         SELECT p.job_name COLLATE Latin1_General_BIN2 FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
     )
 OPTION (LOOP JOIN);
+
+-- name: read_jobs_of_tasks
+-- rows: task_name nvarchar(200)
+-- A missing row: no enabled job has this task.
+SELECT TOP (@page_size) j.JobName, j.TaskName
+FROM dbo.Jobs AS j
+WHERE
+    j.Namespace = @namespace AND j.Enabled = 1
+    AND EXISTS (
+        SELECT 1
+        FROM OPENJSON(@rows) WITH (task_name nvarchar(200) '$[0]') AS p
+        WHERE p.task_name COLLATE Latin1_General_BIN2 = j.TaskName COLLATE Latin1_General_BIN2
+    )
+ORDER BY j.JobName;

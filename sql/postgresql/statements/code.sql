@@ -182,3 +182,14 @@ WITH p (job_name) AS (:rows)
 SELECT JobName, CodeOwner
 FROM Jobs
 WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
+
+-- name: read_jobs_of_tasks
+-- rows: task_name text
+-- A missing row: no enabled job has this task.
+WITH p (task_name) AS (:rows)
+
+SELECT JobName, TaskName
+FROM Jobs
+WHERE Namespace = :namespace AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
+ORDER BY JobName
+LIMIT :page_size;
