@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: test lint demo chaos bench simulate mutants docs up down mssql odbc clean
+.PHONY: test lint demo chaos bench simulate mutants docs up down mssql odbc pgbouncer clean
 
 # By files, in their order: the long ones with real processes come before the short ones. They wait a lot, hence two more than cores.
 test: $(INSTALLED)
@@ -49,6 +49,13 @@ odbc: $(INSTALLED)
 	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo -n); $$SUDO apt-get update -q \
 	  && $$SUDO apt-get install -q -y --no-install-recommends unixodbc libgssapi-krb5-2; } \
 	  || { echo 'pyodbc needs unixODBC: install it, or leave odbc out of SQLBEAT_REQUIRE'; exit 1; }
+
+# Tests start it by themselves; the service that Debian's package starts is not theirs.
+pgbouncer:
+	@test -x /usr/sbin/pgbouncer || command -v pgbouncer >/dev/null || { \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo -n); $$SUDO apt-get update -q \
+	  && $$SUDO apt-get install -q -y --no-install-recommends pgbouncer; } \
+	  || { echo 'the tests of poolers need PgBouncer: install it, or leave pgbouncer out of SQLBEAT_REQUIRE'; exit 1; }
 
 # The example project on SQL Server, in containers; down leaves the data in their volumes.
 up: .env

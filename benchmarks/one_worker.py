@@ -143,10 +143,10 @@ _names: dict[str | bytes, str] = {}
 def kind_of(text: str | bytes) -> str:
     """The name of the block that a statement is."""
     if not _names:
-        from celery_sqlbeat.store.postgresql import CLOCK, _statement
         from celery_sqlbeat.store.postgresql_chains import with_chains
+        from celery_sqlbeat.store.postgresql_text import CLOCK, statement
 
-        _names.update({_statement(block, CLOCK).text: name for name, block in with_chains().items()})
+        _names.update({statement(block, CLOCK).text: name for name, block in with_chains().items()})
     return _names.get(text, str(text[:40]))
 
 

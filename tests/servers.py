@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shutil
 import socket
 import urllib.parse
 from collections.abc import Mapping
@@ -18,8 +19,10 @@ DEFAULTS = {
     "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//",
     "mssql": "",  # only where the variable names one
     "odbc": "unixODBC",  # no server: what pyodbc needs of the operating system, which no wheel brings
+    "pgbouncer": "pgbouncer",  # a program that tests start by themselves
 }
 PATIENCE_SECONDS = 5
+PGBOUNCER = "/usr/sbin/pgbouncer"  # where Debian puts it, which is not on everybody's path
 
 
 def server(name: str) -> str:
@@ -62,6 +65,9 @@ def _reason_missing(name: str) -> str | None:
         except DriverMissing as error:
             return str(error)
         return None
+    if name == "pgbouncer":
+        found = shutil.which("pgbouncer") or shutil.which(PGBOUNCER)
+        return None if found else "there is no program pgbouncer: run make pgbouncer, or apt-get install pgbouncer"
     if name == "mssql":  # an ODBC string; what is wrong with a server that somebody names shows in the test itself
         return None
     try:

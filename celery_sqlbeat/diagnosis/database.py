@@ -43,10 +43,20 @@ def _start(error: StoreError, url: DatabaseUrl) -> str:
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
-    """A schema that is newer than this release."""
+    """A schema that is newer than this release; a pooler between us and the server."""
     if facts.ground is not None and facts.ground.remark:
         yield Finding(
             "note", "schema", facts.ground.remark, "upgrade the package here as well, once the newer release stays"
+        )
+    pooling = facts.ground.pooling if facts.ground is not None else None
+    if pooling is not None:
+        kept = "each transaction" if pooling == "transactions" else "each session"
+        yield Finding(
+            "note",
+            "pooler",
+            f"a pooler stands before the database, and gives {kept} a server connection that others had before: "
+            "nothing is set or prepared there beyond a transaction, so each statement is planned anew",
+            "nothing; the server's own port saves that work where beats and workers are few",
         )
 
 

@@ -18,6 +18,7 @@ FAMILIES = (
     configuration.findings,
     database.findings,
     clock.findings,
+    database.findings,
     broker.findings,
     workers.findings,
     apps.findings,

@@ -67,6 +67,8 @@ class Ground:
     """What is worth knowing of the schema."""
     slow_jobs: Sequence[SlowJob] = ()
     """Jobs whose runs take longer than their period."""
+    pooling: str | None = None
+    """What a pooler before the server gives its clients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def read_ground(app: Any, store: Store, settings: Settings, rules: Rules, second
         remark=remark,
         slow_jobs=slow,
         doubled=twice,
+        pooling=store.database.pooling(),
     )
 
 

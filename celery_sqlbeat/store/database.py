@@ -138,6 +138,14 @@ class Database:
         """Make what the first migration needs to be there: a database that is a file."""
         getattr(self.dialect, "make_file", lambda: None)()
 
+    def pooling(self) -> str | None:
+        """Say what a pooler before the server gives its clients: "transactions" or "sessions"; None: there is none."""
+        try:
+            found: str | None = getattr(self.dialect, "pooling", lambda: None)()
+        except self.dialect.errors as error:
+            raise DatabaseAway(self.dialect.explain(error)) from error
+        return found
+
     def read(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run one block that only reads."""
         return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False)

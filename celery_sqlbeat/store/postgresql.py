@@ -1,13 +1,13 @@
-"""PostgreSQL through psycopg 3. Batches travel as arrays; a session has its own time-outs and plans by index."""
+"""PostgreSQL through psycopg 3. Batches travel as arrays; statements have their own time-outs, and plans by index."""
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
@@ -16,16 +16,14 @@ from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.postgresql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.postgresql_faults import fault_of, is_beyond_the_calendar
 from celery_sqlbeat.store.postgresql_patience import Patient
+from celery_sqlbeat.store.postgresql_settings import GREETING, of_session, of_transaction
+from celery_sqlbeat.store.postgresql_text import CLOCK, arrays, filled, statement
 from celery_sqlbeat.store.session import Row, Rows, instant_positions
 from celery_sqlbeat.store.statements import Block
 from celery_sqlbeat.url import DatabaseUrl
 
 logger = logging.getLogger(__name__)
 
-CLOCK = "statement_timestamp()"
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-_COMMENT = re.compile(r"--.*")
-_SPECIAL = str.maketrans({"\\": "\\\\", '"': '\\"', "\0": "\ufffd"})  # in an array's text; PostgreSQL has no NUL
 
 _FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
 
@@ -39,6 +37,24 @@ class _EdgeLoader(TimestamptzLoader):
         except psycopg.DataError:
             written = bytes(data)
             return _FIRST if written.startswith(b"-") or written.endswith(b"BC") else _LAST
+
+
+def _to_utc(found: list[Row], places: Sequence[int]) -> list[Row]:
+    """The driver gives instants in a ZoneInfo of UTC; the rest of the house knows one UTC only."""
+    if not places:
+        return found
+    columns: list[Any] = list(zip(*found, strict=True))
+    for at in places:
+        columns[at] = [None if value is None else value.replace(tzinfo=timezone.utc) for value in columns[at]]
+    return list(zip(*columns, strict=True))
+
+
+def _from_any_zone(found: list[Row], places: Sequence[int]) -> list[Row]:
+    """The same where the driver gives them in the time zone of the role, or of the last client."""
+    columns: list[Any] = list(zip(*found, strict=True))
+    for at in places:
+        columns[at] = [None if value is None else value.astimezone(timezone.utc) for value in columns[at]]
+    return list(zip(*columns, strict=True))
 
 
 class PostgresqlSession:
@@ -82,6 +98,11 @@ class PostgresqlSession:
     def is_answered(self) -> bool:
         return not isinstance(self._connection, Patient) or self._connection.is_answered()
 
+    def server(self) -> int:
+        """Return the number of the server's process that answers now."""
+        [(number,)] = self._connection.execute(b"SELECT pg_backend_pid()").fetchall()
+        return int(number)
+
     @property
     def file(self) -> int:
         return self._connection.pgconn.socket
@@ -89,8 +110,8 @@ class PostgresqlSession:
     def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
         block = self._blocks[name]
         if rows is not None:
-            scalars.update(_arrays(block, rows))
-        text, names = _statement(block, self._clock)
+            scalars.update(arrays(block, rows))
+        text, names = statement(block, self._clock)
         return self._connection.execute(text, [scalars[name] for name in names])
 
     def _found(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
@@ -108,7 +129,9 @@ class PostgresqlSession:
             return found
         if name not in self._instants:
             self._instants[name] = instant_positions(tuple(column.name for column in cursor.description or ()))
-        return _in_utc(found, self._instants[name])
+        return self._in_utc(found, self._instants[name])
+
+    _in_utc = staticmethod(_to_utc)
 
     def script(self, text: str) -> None:
         self._connection.execute(text)
@@ -118,6 +141,44 @@ class PostgresqlSession:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class PooledSession(PostgresqlSession):
+    """A session behind a pooler, which gives each transaction the server connection that is free.
+
+    Nothing of ours may stay there: what is set ends with its transaction, and no statement is prepared under a name.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], clock: str, settings: bytes
+    ) -> None:
+        super().__init__(connection, blocks, clock)
+        connection.prepare_threshold = None
+        self._settings = settings
+
+    def begin(self) -> None:
+        self._connection.execute(b"BEGIN; " + self._settings)
+
+    def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            return super()._execute(name, rows, scalars)
+        # Sent as one message, both are one transaction and cost one round trip; such a message has no parameters.
+        block = self._blocks[name]
+        if rows is not None:
+            scalars.update(arrays(block, rows))
+        return self._connection.execute(self._settings + self.filled(block, scalars))
+
+    def filled(self, block: Block, scalars: Mapping[str, Any]) -> bytes:
+        """Return a block with its values in the text."""
+        text, names = statement(block, self._clock)
+        return filled(text, [sql.Literal(scalars[name]).as_bytes(self._connection) for name in names])
+
+    def _found(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
+        while cursor.nextset():
+            pass
+        return super()._found(name, cursor)
+
+    _in_utc = staticmethod(_from_any_zone)
 
 
 class Postgresql:
@@ -147,7 +208,6 @@ class Postgresql:
         connection = self._connect(
             **{
                 "connect_timeout": max(2, round(self._timeout)),  # whole seconds; libpq takes 1 for 2
-                "application_name": "celery-sqlbeat",
                 # A connection that lost its other end is noticed about when a statement would have timed out.
                 "keepalives_idle": 5,
                 "keepalives_interval": 2,
@@ -162,16 +222,25 @@ class Postgresql:
             connection.patience = self._timeout + 1.0  # by then the server should have cancelled the statement
         try:
             connection.adapters.register_loader("uuid", TextLoader)
-            settings = _settings(milliseconds)
-            # One statement for all, so that a new connection costs one round trip.
-            connection.execute(
-                "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)",
-                [list(settings), list(settings.values())],
+            settings = of_session(milliseconds, connection.info.get_parameters().get("application_name"))
+            said = connection.execute(
+                GREETING, [list(settings), list(settings.values()), connection.info.backend_pid], prepare=False
             )
+            [(is_ours, is_read_only, _)] = said.fetchall()
+            if is_read_only:
+                raise StandbyOnly(_read_only(connection))
         except BaseException:
             connection.close()
             raise
-        return PostgresqlSession(connection, with_chains(), self._clock)
+        if is_ours:
+            return PostgresqlSession(connection, with_chains(), self._clock)
+        return PooledSession(connection, with_chains(), self._clock, of_transaction(milliseconds))
+
+    def pooling(self) -> str | None:
+        """What a pooler before the server gives its clients; None where there is none."""
+        from celery_sqlbeat.store.postgresql_pooler import pooling
+
+        return pooling(self.connect)
 
     def is_spent(self, session: PostgresqlSession) -> bool:
         return False
@@ -183,69 +252,13 @@ class Postgresql:
         return self._url.mask(" ".join(str(error).split()))
 
 
-def _settings(milliseconds: int) -> dict[str, str]:
-    """What a new session is told, of statements that may take so long.
-
-    Our statements go by key and in batches: without statistics (new tables) the planner would read whole tables, lock
-    in their order, and sort all that is due before it takes the first of it.
-    """
-    return {
-        "timezone": "UTC",
-        "statement_timeout": str(milliseconds),
-        "lock_timeout": str(max(1, milliseconds // 2)),
-        "idle_in_transaction_session_timeout": str(4 * milliseconds),
-        # The batches are arrays, of which a plan made for one of them knows nothing either.
-        "plan_cache_mode": "force_generic_plan",
-        "jit": "off",
-        "enable_seqscan": "off",
-        "enable_hashjoin": "off",
-        "enable_mergejoin": "off",
-        "enable_sort": "off",
-    }
+class StandbyOnly(psycopg.OperationalError):
+    """The server can only be read."""
 
 
-class _Statement(NamedTuple):
-    """A block as the server knows it: the driver need not read it, and has no limit to what it remembers."""
-
-    text: bytes
-    names: tuple[str, ...]
-    """Of the values for `$1`, `$2` and so on."""
-
-
-@lru_cache(maxsize=1024)  # the blocks, times the clocks of tests
-def _statement(block: Block, clock: str) -> _Statement:
-    text = " ".join(_COMMENT.sub("", block.text).split())
-    if block.columns:
-        arrays = ", ".join(f":{name}__rows::{kind}[]" for name, kind in zip(block.columns, block.types, strict=True))
-        text = text.replace(":rows", f"SELECT * FROM unnest({arrays})")  # noqa: S608 - names from our own files
-    names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-    return _Statement(numbered.replace(CLOCK, clock).encode(), names)
-
-
-def _arrays(block: Block, rows: Rows) -> dict[str, str]:
-    columns = zip(*rows, strict=True)
-    return {
-        f"{name}__rows": "{" + ",".join(_elements(kind, column)) + "}"
-        for name, kind, column in zip(block.columns, block.types, columns, strict=True)
-    }
-
-
-def _elements(kind: str, column: Sequence[Any]) -> list[str]:
-    if kind == "timestamptz":
-        return ["NULL" if value is None else value.isoformat() for value in column]
-    if kind == "text":
-        return ["NULL" if value is None else f'"{value.translate(_SPECIAL)}"' for value in column]
-    if kind == "smallint":
-        return ["NULL" if value is None else str(int(value)) for value in column]
-    return ["NULL" if value is None else str(value) for value in column]
-
-
-def _in_utc(found: list[Row], places: Sequence[int]) -> list[Row]:
-    """The driver gives instants in a ZoneInfo of UTC; the rest of the house knows one UTC only."""
-    if not places:
-        return found
-    columns: list[Any] = list(zip(*found, strict=True))
-    for at in places:
-        columns[at] = [None if value is None else value.replace(tzinfo=timezone.utc) for value in columns[at]]
-    return list(zip(*columns, strict=True))
+def _read_only(connection: psycopg.Connection[Row]) -> str:
+    return (
+        f"the server {connection.info.host or 'here'}, port {connection.info.port}, can only be read: it is a standby, "
+        "or its role or database is read-only; name the primary in sqlbeat_database_url, or all hosts with commas "
+        "between them"
+    )

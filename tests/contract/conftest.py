@@ -18,11 +18,13 @@ from celery_sqlbeat.store.sqlite_values import text_of
 from celery_sqlbeat.url import database_url
 from tests import mssql
 from tests.contract.world import World
+from tests.pgbouncer import Pooler, pgbouncer
 from tests.servers import server
 
 DATABASES = ("sqlite", "postgresql", "mssql")
+POOLED = "postgresql-pooled"  # behind a PgBouncer whose clients share the server's connections
 # Where locks decide, SQL Server is tried with READ_COMMITTED_SNAPSHOT off, as it comes, and on, as on Azure SQL.
-RACING = ("sqlite", "postgresql", "mssql-locks", "mssql-snapshots")
+RACING = ("sqlite", "postgresql", POOLED, "mssql-locks", "mssql-snapshots")
 
 Sql = Callable[[str, Sequence[Any]], list[Mapping[str, Any]]]
 
@@ -48,6 +50,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     elif request.param == "postgresql":
         server("postgresql")
         yield from _postgresql(request.getfixturevalue("postgresql_database")())
+    elif request.param == POOLED:
+        with pgbouncer(tmp_path_factory.mktemp("pooler"), "transaction") as pooler:
+            yield from _postgresql(request.getfixturevalue("postgresql_database")(), pooler)
     else:
         snapshots = {"mssql": None, "mssql-locks": False, "mssql-snapshots": True}[request.param]
         server("mssql")
@@ -81,13 +86,13 @@ def _sqlite(path: Path) -> Iterator[Place]:
     by_hand.close()
 
 
-def _postgresql(where: str) -> Iterator[Place]:
+def _postgresql(where: str, pooler: Pooler | None = None) -> Iterator[Place]:
     import psycopg
     from psycopg.rows import dict_row
 
     from celery_sqlbeat.store.postgresql import Postgresql
 
-    url = database_url(where)
+    url = database_url(where if pooler is None else pooler.url(where))
     by_hand = psycopg.connect(where, autocommit=True, row_factory=dict_row)
     by_hand.execute("SET timezone = 'UTC'")
     by_hand.execute("CREATE TABLE TestClock (At timestamptz NOT NULL)")
@@ -101,7 +106,7 @@ def _postgresql(where: str) -> Iterator[Place]:
         by_hand.execute("UPDATE TestClock SET At = %s", [instant])
 
     _migrate(Postgresql(url))
-    yield Place(lambda: Postgresql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, where)
+    yield Place(lambda: Postgresql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, url.text)
     by_hand.close()
 
 

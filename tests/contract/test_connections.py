@@ -121,7 +121,8 @@ def backend_of(session: Any) -> int:
 
 def name_of(session: Any) -> str:
     """The database of a session."""
-    return type(session).__name__.removesuffix("Session").lower()
+    name = type(session).__name__.removesuffix("Session").lower()
+    return "postgresql" if name == "pooled" else name
 
 
 def cut(world: World, backend: int) -> None:

@@ -20,10 +20,13 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store import postgresql as pg
 from celery_sqlbeat.store import sqlite as lite
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.postgresql_settings import of_transaction
+from celery_sqlbeat.store.postgresql_text import CLOCK, arrays, statement
 from celery_sqlbeat.store.protocol import LAST_ID
 from celery_sqlbeat.store.session import Rows
 from celery_sqlbeat.store.statements import load
 from celery_sqlbeat.url import database_url
+from tests.contract.conftest import POOLED
 
 pytestmark = pytest.mark.slow
 
@@ -121,12 +124,12 @@ def session(filled: pg.PostgresqlSession, request: pytest.FixtureRequest) -> pg.
     return filled
 
 
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan", POOLED])
 @pytest.mark.parametrize("block", STATEMENTS)
 def test_postgresql_goes_by_the_index(session: pg.PostgresqlSession, block: str, mode: str) -> None:
-    """The driver prepares a statement that comes often; both kinds of plan must be right."""
+    """The driver prepares a statement that comes often; both kinds of plan must be right, and that behind a pooler."""
     scalars, indexes = STATEMENTS[block]
-    plan = _plan(session, block, scalars, mode)
+    plan = _pooled_plan(session, block, scalars) if mode == POOLED else _plan(session, block, scalars, mode)
     nodes = list(_nodes(plan))
     tables = [node for node in nodes if node.get("Relation Name") in ("jobs", "jobruns", "changes")]
     scans = [node for node in tables if "Scan" in node["Node Type"]]
@@ -149,8 +152,8 @@ def _bounded(node: dict[str, Any]) -> bool:
 def _plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any], mode: str) -> dict[str, Any]:
     """The plan of the very statement that the store runs, prepared as the driver prepares it."""
     found = load("postgresql")[block]
-    values: dict[str, Any] = {**scalars, **(pg._arrays(found, batch(block)) if found.columns else {})}
-    text, names = pg._statement(found, pg.CLOCK)
+    values: dict[str, Any] = {**scalars, **(arrays(found, batch(block)) if found.columns else {})}
+    text, names = statement(found, CLOCK)
     connection = cast(Any, session._connection)
     connection.execute(f"SET plan_cache_mode = {mode}")
     connection.execute("PREPARE asked AS " + text.decode())
@@ -162,6 +165,22 @@ def _plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any], mo
         return cast(dict[str, Any], connection.execute(asked).fetchone()[0][0]["Plan"])
     finally:
         connection.execute("DEALLOCATE asked")
+
+
+def _pooled_plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any]) -> dict[str, Any]:
+    """The plan where nothing is set beyond the transaction, and the values stand in the text."""
+    connection = cast(Any, session._connection)
+    pooled = pg.PooledSession(connection, {}, CLOCK, of_transaction(5000))
+    found = load("postgresql")[block]
+    values: dict[str, Any] = {**scalars, **(arrays(found, batch(block)) if found.columns else {})}
+    connection.execute("BEGIN")
+    connection.execute("RESET ALL")
+    try:
+        connection.execute(of_transaction(5000))
+        asked = b"EXPLAIN (FORMAT JSON) " + pooled.filled(found, values)
+        return cast(dict[str, Any], connection.execute(asked).fetchone()[0][0]["Plan"])
+    finally:
+        connection.execute("ROLLBACK")  # which brings the session's own settings back
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
