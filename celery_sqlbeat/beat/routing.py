@@ -45,9 +45,12 @@ def published_to(app: Any, call: Routed, options: Mapping[str, Any]) -> str | No
         return name
     if _is_delaying(str(exchange)):
         return queue_of(app, call)  # where it goes from there: the exchange is not the one that it was routed to
-    known = {queue.name: queue for queue in (*app.amqp.queues.values(), *(options.get("declare") or ()))}
+    declared: dict[str, Any] = {queue.name: queue for queue in options.get("declare") or ()}
+    known = {**app.amqp.queues, **declared}
     reached = [name for name, queue in known.items() if _may_get(queue, exchange, options.get("routing_key") or "")]
-    return reached[0] if len(reached) == 1 and not _copies(known[reached[0]], exchange) else None
+    if len(reached) != 1 or reached[0] not in declared or _copies(declared[reached[0]], exchange):
+        return None
+    return reached[0]
 
 
 def _may_get(queue: Any, exchange: str, routing_key: str) -> bool:

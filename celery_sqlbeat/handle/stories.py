@@ -18,6 +18,8 @@ _SKIPPED = {
     "superseded": "skipped: another slot took its place (superseded)",
 }
 
+_MAY_COME = "; should it still come, it begins if no other run holds the job then"
+
 
 def story(attempts: Sequence[Run]) -> str:
     """The story of a slot, given its attempts, the last one first."""
@@ -38,9 +40,14 @@ def _of_the_last(run: Run) -> str:
     if run.state == lifecycle.DISPATCHED:
         if run.reason == lifecycle.LEFT_TO_OTHERS:
             return "sent beside workers without celery-sqlbeat; if one of them ran it, nobody recorded that"
+        if run.reason == lifecycle.LEFT_TO_STRATEGY:
+            return "given to the strategy of its task; how it ended nobody recorded"
         if run.reason:
-            return f"sent, but {run.reason} before its last deadline: no worker took its message"
-        return f"sent without a lease{_late(run, run.published_at)}; what became of it nobody recorded"
+            return f"sent, but {run.reason} before its last deadline: no worker took its message{_MAY_COME}"
+        sent = f"sent without a lease{_late(run, run.published_at)}"
+        return f"{sent}; what became of it nobody recorded, since no worker of this store has begun it so far"
+    if run.state == lifecycle.SKIPPED and run.reason == lifecycle.OVERLAP and run.published_at is not None:
+        return "skipped: its message came after its last deadline, while another run held the job (overlap)"
     if run.state == lifecycle.SKIPPED:
         return _SKIPPED.get(run.reason or "", f"skipped: {run.reason or 'no reason was recorded'}")
     if run.state == lifecycle.CANCELLED and run.reason == lifecycle.REPLACED_REASON:

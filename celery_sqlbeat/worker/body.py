@@ -57,6 +57,7 @@ def _seen(original: Callable[..., Any], request_of: Callable[[Any], Any], return
         if not running.is_begun(request) or getattr(request, _ENTERED, False):
             return original(*args, **kwargs)
         setattr(request, _ENTERED, True)
+        entered = running.enter(request)
         try:
             result = original(*args, **kwargs)
         except TaskOverdue as stop:
@@ -71,6 +72,7 @@ def _seen(original: Callable[..., Any], request_of: Callable[[Any], Any], return
             raise seen from error
         finally:
             setattr(request, _ENTERED, False)
+            running.leave(entered)
         if returns:
             running.note_return(request)
         return result

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import _state, signals
 from celery.utils.time import maybe_iso8601
@@ -23,6 +23,17 @@ from celery_sqlbeat.worker.stopped import TaskStopped
 
 _FACTS = "sqlbeat_run"
 _AGAIN = "sqlbeat_tried_again_in"
+
+
+class Body(NamedTuple):
+    """A body that goes on in this process."""
+
+    run: str
+    retries: int
+    place: int | None
+
+
+_bodies: list[Body] = []
 _shared: list[Marks] = []  # at most one: of this process, or of the one it was forked from
 _made_in: list[int] = []  # the process that made it
 _lock = native.lock()
@@ -109,17 +120,39 @@ def _on_task_success(sender: Any = None, **_: Any) -> None:
         marks.succeed(facts[-1])
 
 
+def enter(request: Any) -> Body:
+    """The body of this request's run begins here: whichever thread sends its retry, it is known whose that is."""
+    facts = _written_in(request)
+    body = Body(request.get("id"), request.get("retries") or 0, facts[-1] if facts else None)
+    _bodies.append(body)
+    return body
+
+
+def leave(body: Body) -> None:
+    """The body has ended."""
+    _bodies.remove(body)
+
+
 def _on_task_published(headers: Any = None, body: Any = None, **_: Any) -> None:
-    """Note a retry: a task may go on after it, by `throw=False`, or catch the error that would tell of it."""
-    task = _state.get_current_worker_task()
-    facts = _facts(task) if task else None
-    if not facts or not isinstance(headers, Mapping) or HEADER not in headers:
+    """Note a retry: a task may go on after it, by `throw=False`, or send it from a thread of its own."""
+    if not _shared or not isinstance(headers, Mapping) or HEADER not in headers:
         return
     sent = {**body, **headers} if isinstance(body, Mapping) else headers  # the older protocol has these in the body
-    if sent.get("id") == task.request.id and (sent.get("retries") or 0) > task.request.retries:
-        at = time.time() + seconds_until(maybe_iso8601(sent.get("eta")), task.app)
+    retries = sent.get("retries") or 0
+    own = _own_body()
+    known = [*_bodies, own] if own is not None else list(_bodies)
+    tries = [one for one in known if one.run == sent.get("id") and one.retries < retries]
+    if tries:  # a later one of the same run may have begun before the one before has ended
+        at = time.time() + seconds_until(maybe_iso8601(sent.get("eta")), _state.get_current_app())
         for marks in _shared:
-            marks.retry(facts[-1], at)
+            marks.retry(max(tries, key=lambda one: one.retries).place, at)
+
+
+def _own_body() -> Body | None:
+    """The body that calls, also where its task came so late that nobody watches what it calls."""
+    task = _state.get_current_worker_task()
+    facts = _facts(task) if task else None
+    return Body(task.request.id, task.request.retries or 0, facts[-1]) if facts else None
 
 
 def _facts(task: Any) -> Any:

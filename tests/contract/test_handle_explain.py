@@ -197,7 +197,8 @@ def test_a_slot_that_was_late_says_by_how_much(beat: Handle, world: World) -> No
 def test_a_slot_without_a_lease_says_so(beat: Handle, world: World) -> None:
     name = world.add(Policies=OVERLAP)
     world.beat.mark_dispatched([world.claim_one()])()
-    assert last(beat, name) == "sent without a lease; what became of it nobody recorded"
+    told = "sent without a lease; what became of it nobody recorded, since no worker of this store has begun it so far"
+    assert last(beat, name) == told
 
 
 def test_a_slot_that_nobody_started_says_so(beat: Handle, world: World) -> None:
@@ -207,6 +208,15 @@ def test_a_slot_that_nobody_started_says_so(beat: Handle, world: World) -> None:
         world.later(4000)
         world.sweep()
     assert "sent, but never started before its last deadline" in beat.explain(name).slots[-1].says
+
+
+def test_a_slot_that_came_too_late_says_which_way_it_ended(beat: Handle, world: World) -> None:
+    name = world.add()
+    early = world.never_started()
+    world.running()
+    assert world.start(early) is None and world.refused(early) is not None
+    told = "skipped: its message came after its last deadline, while another run held the job (overlap)"
+    assert told in [slot.says for slot in beat.explain(name).slots]
 
 
 def test_a_slot_that_was_left_to_workers_without_the_extension_says_so(beat: Handle, world: World) -> None:

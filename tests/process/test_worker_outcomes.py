@@ -71,6 +71,7 @@ CASES = {
     "waits for its quiet retry": Case(RETRIES, "retry_quietly", ("returns", 1, AN_HOUR), result="SUCCESS"),
     "retries and returns": Case("It returns", "retry_quietly", ("returns", 2), bodies=3, result="SUCCESS"),
     "retries and catches that": Case("It returns", "retry_quietly", ("catches", 2), bodies=3, result="SUCCESS"),
+    "retries from a thread": Case("It returns", "retry_aside", (2,), bodies=3, result="SUCCESS"),
     "retries and raises": Case(
         "It returns", "retry_quietly", ("raises", 2), bodies=3, result="SUCCESS", fields=NO_RETRIES
     ),

@@ -31,24 +31,27 @@ def test_without_an_exchange_the_key_is_the_queue() -> None:
     assert to(app(), key="celery") == "celery"
 
 
+FEEDS, WEB = Queue("feeds", TOPIC, routing_key="feed.#"), Queue("web", TOPIC, routing_key="web.*")
+
+
 @pytest.mark.parametrize("key", ["feed.import", "feed.#", "feed"])
 def test_a_topic_that_one_queue_is_bound_to_is_that_queue(key: str) -> None:
-    made = app(Queue("feeds", TOPIC, routing_key="feed.#"), Queue("web", TOPIC, routing_key="web.*"))
-    assert to(made, "topics", key) == to(made, TOPIC, key) == "feeds"
+    assert to(app(FEEDS, WEB), "topics", key, [FEEDS]) == to(app(FEEDS, WEB), TOPIC, key, [FEEDS]) == "feeds"
+
+
+def test_an_exchange_that_nobody_named_a_queue_for_may_have_others() -> None:
+    assert to(app(FEEDS, WEB), "topics", "feed.import") is None
 
 
 def test_a_topic_that_several_queues_are_bound_to_is_none() -> None:
-    made = app(Queue("feeds", TOPIC, routing_key="feed.#"), Queue("log", TOPIC, routing_key="#"))
-    assert to(made, "topics", "feed.import") is None
-    assert to(made, "topics", "web.page") == "log"
+    made = app(FEEDS, WEB, Queue("log", TOPIC, routing_key="#"))
+    assert to(made, "topics", "feed.import", [FEEDS]) is None
 
 
 def test_a_key_of_several_queues_is_none() -> None:
-    made = app(
-        Queue("a", DIRECT, routing_key="k"), Queue("b", DIRECT, routing_key="k"), Queue("c", DIRECT, routing_key="c")
-    )
-    assert to(made, "keys", "k") is None
-    assert to(made, "keys", "c") == "c"
+    one, other, third = (Queue(name, DIRECT, routing_key=key) for name, key in (("a", "k"), ("b", "k"), ("c", "c")))
+    assert to(app(one, other, third), "keys", "k", [one]) is None
+    assert to(app(one, other, third), "keys", "c", [third]) == "c"
 
 
 def test_a_queue_that_the_app_does_not_name_may_be_declared_with_its_message() -> None:

@@ -1,11 +1,11 @@
 """What the process of a body notes of the messages that the body sends."""
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from celery import _state
 from celery.app.task import Context
 from celery.signals import after_task_publish
 
@@ -28,9 +28,9 @@ class Body:
         self.place = self.marks.take()
         request: dict[str, Any] = {"id": RAW["run"], "retries": 1, HEADER: RAW}
         running.write(request, cast(Any, RUN), self.place)
-        task = SimpleNamespace(request=Context(request), app=SimpleNamespace(timezone="UTC"))
         monkeypatch.setattr(running, "_shared", [self.marks])
-        monkeypatch.setattr(_state, "get_current_worker_task", lambda: task)
+        monkeypatch.setattr(running, "_bodies", [])
+        self.entered = running.enter(Context(request))
 
     def send(self, headers: Any, body: Any = ()) -> float | None:
         """Send a message; returns for when a retry is noted, in seconds from now."""
@@ -49,6 +49,25 @@ def test_a_retry_of_itself_is_noted_with_its_eta(body: Body) -> None:
     assert body.send({**ITS_RETRY, HEADER: RAW, "eta": "2090-01-01T00:00:00+00:00"}) == pytest.approx(
         3786912000 - time.time(), abs=5
     )
+
+
+def test_a_retry_that_another_thread_sends_is_noted_too(body: Body) -> None:
+    thread = threading.Thread(target=body.send, args=({**ITS_RETRY, HEADER: RAW},))
+    thread.start()
+    thread.join()
+    assert body.marks.retries_at(body.place) is not None
+
+
+def test_of_two_tries_of_a_run_the_later_one_has_sent_it(body: Body, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = body.entered._replace(retries=2, place=body.marks.take())
+    monkeypatch.setattr(running, "_bodies", [later, body.entered])
+    assert body.send({**ITS_RETRY, HEADER: RAW, "retries": 3}) is None
+    assert body.marks.retries_at(later.place) is not None
+
+
+def test_what_is_sent_after_the_body_has_ended_is_no_retry(body: Body) -> None:
+    running.leave(body.entered)
+    assert body.send({**ITS_RETRY, HEADER: RAW}) is None
 
 
 def test_a_retry_in_the_older_protocol_is_noted_too(body: Body) -> None:
