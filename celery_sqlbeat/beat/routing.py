@@ -48,9 +48,8 @@ def published_to(app: Any, call: Routed, options: Mapping[str, Any]) -> str | No
     declared: dict[str, Any] = {queue.name: queue for queue in options.get("declare") or ()}
     known = {**app.amqp.queues, **declared}
     reached = [name for name, queue in known.items() if _may_get(queue, exchange, options.get("routing_key") or "")]
-    if len(reached) != 1 or reached[0] not in declared or _copies(declared[reached[0]], exchange):
-        return None
-    return reached[0]
+    only: str | None = reached[0] if len(reached) == 1 else None
+    return only if only in declared and not _copies(declared[only], exchange) else None
 
 
 def _may_get(queue: Any, exchange: str, routing_key: str) -> bool:

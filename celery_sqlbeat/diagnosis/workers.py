@@ -60,7 +60,7 @@ def _strangers(facts: Facts, roll: Sequence[Answer]) -> Iterator[Finding]:
             "error",
             "store",
             f"workers on another database than this app's: {listed(astray)}",
-            "give them the same sqlbeat_database_url; until then they return every message of this one",
+            "give them the same sqlbeat_database_url; until then they return each leased message of this one",
         )
 
 

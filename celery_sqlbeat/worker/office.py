@@ -80,7 +80,7 @@ class Office:
         self._loop: PipedLoop | None = None
         self._is_open = self._is_opening = False
         self._is_storeless = False
-        """Whether no database was named to this worker, and the default one is not there."""
+        """Whether the database of this worker is not there, or has no tables."""
         self._said: str | None = None
         self._pid = os.getpid()
 
@@ -272,10 +272,7 @@ class Office:
             wait = min(_LONGEST_LOOK, 2 * wait)
 
     def _miss(self, text: str) -> None:
-        """There is no store, and somebody may make it yet."""
-        if self._is_configured:
-            self._say(text)
-            return
+        """There is no store, and somebody may make it yet. Until then whoever sends messages has another one."""
         with self._lock:
             # At the second look: a beat that starts in this moment makes the default one.
             is_second, self._is_storeless = self._is_storeless, True
@@ -283,7 +280,9 @@ class Office:
             self._early = deque(one for one in self._early if not one.header.forgotten)
         for one in early:  # the next worker that gets it knows by then, this one included
             native.called(lambda one=one: one.answered(Foreign("this worker has no store")))  # type: ignore[misc]
-        if is_second and self._said is None:
+        if self._is_configured:
+            self._say(text)
+        elif is_second and self._said is None:
             self._said = text
             logger.warning("%s", not_given(self.settings.database_url))
 
