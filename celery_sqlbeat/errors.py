@@ -175,6 +175,10 @@ class MaxRuntimeExceeded(SqlbeatError):
     """The body of a run took longer than the `max_runtime` of its job, and was stopped."""
 
 
+class ProcessLost(SqlbeatError):
+    """The process of a pool that ran the last attempt of a slot has ended, and with it the attempt."""
+
+
 class AttemptFollowed(SqlbeatError):
     """The attempt came to nothing, and another one followed it: the result of an attempt whose slot has ended."""
 

@@ -12,6 +12,15 @@ from celery_sqlbeat.worker.reports import NO_REPORT, Report, report
 
 _REPLACED = "Replaced by new task"  # what Celery's Task.replace says
 
+AFTER_RETURN = (End.IGNORED, End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST, End.STOPPED, End.REVOKED)
+"""How a run may seem to have ended whose body had returned: what came after that is no part of it."""
+
+FAILURES = (End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST)
+"""Of these Celery hears as of its own retries, where another attempt follows."""
+
+OF_THE_BODY = (End.SUCCESS, End.IGNORED, End.FAILURE, End.UNSTORED)
+"""What a body may say of itself after it has sent its own retry, which goes on with the attempt all the same."""
+
 
 def how_it_ended(error: BaseException, exc_info: Any, is_terminating: bool, is_cancelled: bool) -> tuple[End, Report]:
     """`is_terminating`: somebody revoked or cancelled it while it ran; `is_cancelled`: that was Celery itself."""

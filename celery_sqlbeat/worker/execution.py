@@ -13,9 +13,9 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Retry
 
-from celery_sqlbeat.errors import MaxRuntimeExceeded
+from celery_sqlbeat.errors import MaxRuntimeExceeded, ProcessLost
 from celery_sqlbeat.worker import native
-from celery_sqlbeat.worker.causes import how_it_ended
+from celery_sqlbeat.worker.causes import AFTER_RETURN, FAILURES, OF_THE_BODY, how_it_ended
 from celery_sqlbeat.worker.endings import End
 from celery_sqlbeat.worker.failed import AttemptFailed
 from celery_sqlbeat.worker.header import Header
@@ -24,7 +24,7 @@ from celery_sqlbeat.worker.loops import Loop
 from celery_sqlbeat.worker.marks import Marks
 from celery_sqlbeat.worker.office import Office
 from celery_sqlbeat.worker.reports import NO_REPORT, Report, seconds_until
-from celery_sqlbeat.worker.retried import say_nothing, tell_failed, tell_retried, tell_returned
+from celery_sqlbeat.worker.retried import gives_back, say_nothing, tell_failed, tell_retried, tell_returned
 from celery_sqlbeat.worker.running import write
 from celery_sqlbeat.worker.stopped import TaskOverdue, TaskStopped
 from celery_sqlbeat.worker.threshold import BegunBefore, NotBegun
@@ -93,7 +93,7 @@ class Execution:
         # A process that retires or is killed at once after its task takes the report along: what is done is done.
         if how in (End.CHILD_LOST, End.STOPPED) and self._marks.has_succeeded(self._place):
             how, error = End.SUCCESS, NO_REPORT
-        elif how in _AFTER_RETURN and self._marks.has_returned(self._place):
+        elif how in AFTER_RETURN and self._marks.has_returned(self._place):
             how, error = End.UNSTORED, Report(error.error or f"{how.value} while its result was stored")
             logger.warning(
                 "task %s[%s] has returned, and Celery could not store its result or send its callbacks: %s",
@@ -103,7 +103,7 @@ class Execution:
             )
         elif how is End.STOPPED and self.give_back_unbegun():
             return
-        retries_at = self._marks.retries_at(self._place) if how in _OF_THE_BODY else None
+        retries_at = self._marks.retries_at(self._place) if how in OF_THE_BODY else None
         if retries_at is not None:
             self.retry(max(0.0, retries_at - time.time()))
         elif self._leave() and self.holding is not None:
@@ -232,7 +232,7 @@ class Execution:
             self.not_begun()
         else:
             how, told = how_it_ended(error, exc_info, self.is_terminating, self.is_cancelled)
-            if how in _FAILURES and not return_ok:  # else it was told where the body ran
+            if how in FAILURES and not return_ok:  # else it was told where the body ran
                 return self._fail(how, error, exc_info, told)
             self.end(how, told)
         return None
@@ -250,7 +250,10 @@ class Execution:
         self.end(how, told)
         if has_returned:
             return partial(tell_returned, self.req)
-        return None if seconds is None else partial(tell_retried, self.req, error, exc_info, seconds, told)
+        if seconds is not None:
+            return partial(tell_retried, self.req, error, exc_info, seconds, told)
+        # Celery would give the message back and say nothing, and whoever takes it finds that its run has ended.
+        return partial(self._tell_failure, ProcessLost(told.error)) if gives_back(self.req, error) else None
 
     def _fail_overdue(self) -> Instead | None:
         """Its process was killed for `max_runtime`: a failure as others are."""
@@ -283,15 +286,6 @@ class Execution:
         if not terminated:  # before its body could begin
             self.end(End.EXPIRED if expired else End.REVOKED)
 
-
-_AFTER_RETURN = (End.IGNORED, End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST, End.STOPPED, End.REVOKED)
-"""How a run may seem to have ended whose body had returned: what came after that is no part of it."""
-
-_FAILURES = (End.FAILURE, End.TIME_LIMIT, End.CHILD_LOST)
-"""Of these Celery hears as of its own retries, where another attempt follows."""
-
-_OF_THE_BODY = (End.SUCCESS, End.IGNORED, End.FAILURE, End.UNSTORED)
-"""What a body may say of itself after it has sent its own retry, which goes on with the attempt all the same."""
 
 _SEEN: Seen = {
     "on_accepted": Execution._at_on_accepted,

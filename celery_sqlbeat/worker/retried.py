@@ -44,6 +44,12 @@ def tell_failed(req: Any, error: Exception) -> None:
         req.on_failure(ExceptionInfo())
 
 
+def gives_back(req: Any, error: BaseException) -> bool:
+    """Whether Celery gives the message of a lost process back to the broker."""
+    is_lost = isinstance(error, WorkerLostError | SystemExit)
+    return bool(is_lost and req.task.acks_late and getattr(req.task, "reject_on_worker_lost", False))
+
+
 def say_nothing() -> None:
     """Something else that Celery says follows."""
 
