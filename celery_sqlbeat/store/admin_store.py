@@ -21,12 +21,21 @@ from celery_sqlbeat.model import (
     RunRecord,
 )
 from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.protocol import ANY_VERSION, FIRST_ID, LAST_ID
+from celery_sqlbeat.store.protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
 CANCELLED_BY_HAND = "cancelled by hand"
+FIRST_INSTANT = datetime(2, 1, 1, tzinfo=timezone.utc)
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
+
+# SQL Server: below the number of locks at which it would lock the whole table. SQLite: whoever writes keeps everybody
+# else from writing, so a batch is short, and takes a quarter of the time.
+PURGING = {
+    "postgresql": Purging(rows=2000, rest=0.0, most_a_second=15_000.0),
+    "mssql": Purging(rows=900, rest=0.0, most_a_second=15_000.0),
+    "sqlite": Purging(rows=100, rest=3.0, most_a_second=15_000.0),
+}
 
 
 class SqlAdminStore:
@@ -158,9 +167,14 @@ class SqlAdminStore:
             return set()
         return {row[0] for row in self._database.fetch("purge_dead", rows, namespace=self._namespace)}
 
-    def purge_history(self, keep_seconds: float, batch_size: int) -> int:
+    @property
+    def purging(self) -> Purging:
+        return PURGING.get(self._database.dialect.name, PURGING["postgresql"])
+
+    def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
         scope = {"namespace": self._namespace, "keep_seconds": keep_seconds, "batch_size": batch_size}
-        return len(self._database.fetch("purge_runs", **scope))
+        found = self._database.fetch("purge_runs", after=after or FIRST_INSTANT, **scope)
+        return Purged(sum(row[1] for row in found), max((row[0] for row in found if row[0] is not None), default=None))
 
     def purge_nodes(self, keep_seconds: float) -> None:
         scope = {"namespace": self._namespace, "keep_seconds": keep_seconds}

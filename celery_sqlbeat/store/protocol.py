@@ -274,6 +274,24 @@ class WorkerStore(Protocol):
         """The same in steps."""
 
 
+class Purged(NamedTuple):
+    """A batch of history that was deleted."""
+
+    rows: int
+    last: datetime | None
+    """The latest of their slots: the next batch may begin there."""
+
+
+class Purging(NamedTuple):
+    """How a kind of database deletes much without disturbing others."""
+
+    rows: int
+    """Of one batch."""
+    rest: float
+    """How long to rest after a batch, in times of what it took."""
+    most_a_second: float
+
+
 class AdminStore(Protocol):
     """What an administrator needs. Every change bumps the change counter, so that beats notice it."""
 
@@ -360,8 +378,15 @@ class AdminStore(Protocol):
     def purge_dead(self, run_ids: Iterable[str]) -> set[str]:
         """Delete dead letters for good."""
 
-    def purge_history(self, keep_seconds: float, batch_size: int) -> int:
-        """Delete a batch of ended runs, the oldest first; returns how many. Fewer than a batch: nothing is left."""
+    @property
+    def purging(self) -> Purging:
+        """How the history is best deleted here."""
+
+    def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
+        """Delete a batch of ended runs, the oldest first, of slots at `after` or later.
+
+        Fewer than a batch: nothing is left, or others are deleting the rest.
+        """
 
     def purge_nodes(self, keep_seconds: float) -> None:
         """Forget nodes that were not alive for so long, and the names of jobs that were deleted so long ago."""

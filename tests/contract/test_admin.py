@@ -1,11 +1,13 @@
 """What an administrator does: define, pause, run now, delete, look back, replay, purge."""
 
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
 from celery_sqlbeat.lifecycle import DLQ, Ending
 from celery_sqlbeat.model import GapRecord, JobDraft, StartedRun
+from tests.contract.conftest import Place
 from tests.contract.world import NOON, OVERLAP, World
 
 
@@ -282,10 +284,31 @@ def test_history_older_than_asked_is_purged_in_batches(world: World) -> None:
         world.later(60)
     waiting = world.running()
     world.later(86400)
-    assert world.admin.purge_history(3600, 3) == 3
-    assert world.admin.purge_history(3600, 3) == 2
+    first = world.admin.purge_history(3600, 3)
+    assert first.rows == 3 and first.last == NOON + timedelta(minutes=2)
+    second = world.admin.purge_history(3600, 3, first.last)
+    assert second.rows == 2 and second.last == NOON + timedelta(minutes=4)
+    assert world.admin.purge_history(3600, 3).rows == 0
     assert world.states(name) == ["running"]
     assert world.finish(waiting)
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mssql"], indirect=True)
+def test_two_beats_purge_different_rows_and_neither_waits(world: World, place: Place) -> None:
+    for _ in range(6):
+        world.add()
+        world.finish(world.running())
+    world.later(86400)
+    other = cast(Any, place.dialect()).connect()
+    other.begin()
+    scope = {"namespace": world.namespace, "keep_seconds": 3600.0, "after": NOON - timedelta(days=1)}
+    (theirs,) = other.fetch("purge_runs", batch_size=2, **scope)
+    assert theirs[1] == 2
+    assert world.admin.purge_history(3600, 3).rows == 3
+    assert world.admin.purge_history(3600, 3).rows == 1
+    other.rollback()  # it died: what it was deleting is left to others
+    other.close()
+    assert world.admin.purge_history(3600, 3).rows == 2
 
 
 def test_a_failed_attempt_that_waits_is_not_purged(world: World) -> None:
@@ -337,7 +360,7 @@ def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
     assert not other.delete(name)
     assert other.pause(name, "x") is None
     assert not other.add_slot(world.ids.run_ids(1)[0], run.job_id)
-    assert other.purge_history(0, 100) == 0
+    assert other.purge_history(0, 100).rows == 0
 
 
 @pytest.mark.parametrize("amount", [1, 500])

@@ -392,30 +392,34 @@ OPTION (LOOP JOIN);
 
 -- name: purge_runs
 -- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
--- instant, so the index by instants bounds the search, and each batch begins with the oldest rows that are left.
+-- instant, so the index by instants bounds the search. A batch begins at `after`, the instant at which the last one
+-- ended: what lies before is gone, or is kept. Any number of beats share the work, as each passes the rows of the others by.
 -- A century of history has more seconds than an int, so its days are counted first; parts of a second do not matter.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
 );
-DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
+DECLARE @purged TABLE (ScheduledFor datetime2(6) NOT NULL);
 
-DELETE r
-OUTPUT deleted.RunId INTO @purged (RunId)
-FROM (
-    SELECT TOP (@batch_size) o.RunId
-    FROM dbo.JobRuns AS o WITH (INDEX (JobRuns_Slot), READPAST, READCOMMITTEDLOCK)
+WITH old AS (
+    SELECT TOP (@batch_size) r.ScheduledFor
+    FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Slot), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE
-        o.ScheduledFor < @cutoff AND o.FinishedAt < @cutoff AND o.Namespace = @namespace
-        AND o.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
-        AND o.DueAt IS NULL
-        AND NOT EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = o.JobId AND j.RetryRunId = o.RunId)
-    ORDER BY o.ScheduledFor
-) AS old
-INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = old.RunId
-OPTION (LOOP JOIN, FORCE ORDER);
+        r.ScheduledFor >= @after AND r.ScheduledFor < @cutoff AND r.FinishedAt < @cutoff AND r.Namespace = @namespace
+        AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+        AND r.DueAt IS NULL
+        AND (
+            r.State <> 'retry'
+            OR NOT EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+        )
+    ORDER BY r.ScheduledFor
+)
 
-SELECT RunId FROM @purged;
+DELETE FROM old
+OUTPUT deleted.ScheduledFor INTO @purged (ScheduledFor)
+OPTION (LOOP JOIN);
+
+SELECT MAX(ScheduledFor) AS ScheduledFor, COUNT(*) AS Purged FROM @purged;
 
 -- name: purge_dead
 -- rows: run_id uniqueidentifier

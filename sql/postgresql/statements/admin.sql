@@ -291,22 +291,34 @@ WHERE
 
 -- name: purge_runs
 -- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
--- instant, so the index by instants bounds the search, and each batch begins with the oldest rows that are left.
-DELETE FROM JobRuns
-WHERE
-    RunId IN (
-        SELECT r.RunId
-        FROM JobRuns AS r
-        WHERE
-            r.ScheduledFor < statement_timestamp() - :keep_seconds * interval '1 second' AND r.FinishedAt < statement_timestamp() - :keep_seconds * interval '1 second'
-            AND r.Namespace = :namespace
-            AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
-            AND r.DueAt IS NULL
-            AND NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
-        ORDER BY r.ScheduledFor
-        LIMIT :batch_size
-    )
-RETURNING RunId;
+-- instant, so the index by instants bounds the search. A batch begins at `after`, the instant at which the last one
+-- ended: what lies before is gone, or is kept. Any number of beats share the work, as each passes the rows of the others by.
+WITH old AS MATERIALIZED (
+    SELECT r.ctid AS Place, r.ScheduledFor
+    FROM JobRuns AS r
+    WHERE
+        r.ScheduledFor >= :after AND r.ScheduledFor < statement_timestamp() - :keep_seconds * interval '1 second'
+        AND r.FinishedAt < statement_timestamp() - :keep_seconds * interval '1 second'
+        AND r.Namespace = :namespace
+        AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+        AND r.DueAt IS NULL
+        AND (
+            r.State <> 'retry'
+            OR NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+        )
+    ORDER BY r.ScheduledFor
+    LIMIT :batch_size
+    FOR UPDATE OF r SKIP LOCKED
+),
+
+-- By its place, which stays the same as long as the row is locked.
+purged AS (
+    DELETE FROM JobRuns
+    WHERE ctid = ANY(ARRAY(SELECT old.Place FROM old))
+    RETURNING ScheduledFor
+)
+
+SELECT max(purged.ScheduledFor) AS ScheduledFor, count(*) AS Purged FROM purged;
 
 -- name: purge_dead
 -- rows: run_id uuid

@@ -290,22 +290,27 @@ WHERE
 
 -- name: purge_runs
 -- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
--- instant, so the index by instants bounds the search, and each batch begins with the oldest rows that are left.
+-- instant, so the index by instants bounds the search. A batch begins at `after`, the instant at which the last one
+-- ended: what lies before is gone, or is kept.
 DELETE FROM JobRuns
 WHERE
     RunId IN (
         SELECT r.RunId
         FROM JobRuns AS r
         WHERE
-            r.ScheduledFor < after(:now, -:keep_seconds) AND r.FinishedAt < after(:now, -:keep_seconds)
+            r.ScheduledFor >= :after AND r.ScheduledFor < after(:now, -:keep_seconds)
+            AND r.FinishedAt < after(:now, -:keep_seconds)
             AND r.Namespace = :namespace
             AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
             AND r.DueAt IS NULL
-            AND NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+            AND (
+                r.State <> 'retry'
+                OR NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+            )
         ORDER BY r.ScheduledFor
         LIMIT :batch_size
     )
-RETURNING RunId;
+RETURNING ScheduledFor, 1 AS Purged;
 
 -- name: purge_dead
 -- rows: run_id
