@@ -1,5 +1,6 @@
 """All runs that this process holds. Two may be of one run: Celery's own retry can begin before its first try ends."""
 
+import random
 import threading
 from collections.abc import Callable
 
@@ -11,9 +12,16 @@ from celery_sqlbeat.worker.timing import Timing
 class Holdings:
     """The holdings of one process, by the start that each began with."""
 
-    def __init__(self, timing: Timing, clock: Callable[[], float], guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        timing: Timing,
+        clock: Callable[[], float],
+        guard: Guard | None = None,
+        rnd: Callable[[], float] = random.random,
+    ) -> None:
         self.timing = timing
         self.clock = clock
+        self.random = rnd
         self.guard: Guard = guard or threading.Lock()
         self._by_start: dict[str, Holding] = {}
         self._latest: dict[str, Holding] = {}

@@ -4,6 +4,7 @@ Without thread, socket, Celery or sleep: its owner calls its steps and gives the
 """
 
 import logging
+import random
 import time
 from collections.abc import Callable, Collection
 
@@ -46,6 +47,7 @@ class Keeper:
         guard: Guard | None = None,
         failed: Callable[[Holding, str], Ending] | None = None,
         received: Received | None = None,
+        rnd: Callable[[], float] = random.random,
     ) -> None:
         """`wake` is told which step has something to do sooner than it said.
 
@@ -53,7 +55,7 @@ class Keeper:
         `guard`: a native lock, where `threading` is patched. `failed` says how a run ends whose body is overdue.
         `received`: the messages that wait here for their start.
         """
-        self._holdings = Holdings(timing, clock, guard)
+        self._holdings = Holdings(timing, clock, guard, rnd)
         self._outcomes = Outcomes(store, self._holdings)
         self._starts = Starts(store, self._holdings, self._begun, self._not_begun)
         self._heartbeats = Heartbeats(heartbeat_store or store, self._holdings)

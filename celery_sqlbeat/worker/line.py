@@ -13,12 +13,12 @@ from celery_sqlbeat.worker.waiting import Pause, W, Waiting, split
 class Line:
     """The line for one kind of statement. `hurry` and `close` come from any thread, the rest from one."""
 
-    def __init__(self, clock: Callable[[], float], longest: float, enough: int) -> None:
+    def __init__(self, clock: Callable[[], float], rnd: Callable[[], float], longest: float, enough: int) -> None:
         """`longest`: how long a row waits for others, in seconds, where nobody waits for it; `enough` rows never do."""
         self._clock = clock
         self._usually = self._longest = longest
         self._gathering = Gathering(enough)
-        self._pause = Pause()
+        self._pause = Pause(rnd)
         self._is_closing = False
 
     def hurry(self, longest: float) -> bool:

@@ -48,7 +48,7 @@ class Outcomes:
         self._new: deque[Outcome] = deque()
         self._waiting: dict[str, Outcome] = {}
         timing = holdings.timing
-        self._line = Line(holdings.clock, timing.gather_outcomes, enough=timing.enough_outcomes)
+        self._line = Line(holdings.clock, holdings.random, timing.gather_outcomes, timing.enough_outcomes)
 
     def close(self) -> None:
         """Wait for no more."""

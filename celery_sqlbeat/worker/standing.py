@@ -1,6 +1,7 @@
 """Says that this worker is alive and which queues it consumes, so that beats lease what they send there."""
 
 import logging
+import random
 from collections.abc import Callable
 
 from celery_sqlbeat.errors import StoreError
@@ -24,6 +25,7 @@ class Standing:
         describe: Callable[[], Node],
         interval: float,
         clock: Callable[[], float],
+        rnd: Callable[[], float] = random.random,
     ) -> None:
         """`describe` is asked at every heartbeat, since a worker's queues change while it runs; it must not block."""
         self._nodes = nodes
@@ -31,7 +33,7 @@ class Standing:
         self._interval = interval
         self._clock = clock
         self._next_at = clock()
-        self._pause = Pause()
+        self._pause = Pause(rnd)
         self._told: tuple[str, float] | None = None
         """The tasks that the database has, and until when that is taken for true."""
 

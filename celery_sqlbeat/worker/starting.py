@@ -55,7 +55,7 @@ class Starts:
         self._waiting: dict[str, Ask] = {}
         self._closing = False
         timing = holdings.timing
-        self._line = Line(holdings.clock, timing.gather_starts, enough=timing.enough_starts)
+        self._line = Line(holdings.clock, holdings.random, timing.gather_starts, timing.enough_starts)
 
     def ask(self, request: StartRequest, answered: Answered, ahead: bool) -> None:
         """Ask with the next batch."""

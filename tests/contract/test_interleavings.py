@@ -175,6 +175,10 @@ class Bench:
             f"DELETE FROM {table} WHERE {scope}; INSERT INTO {table} ({names}) SELECT {names} FROM Saved{table}"
             for table, names in columns.items()
         )
+        # What the deletion above leaves would raise the fences of the same jobs from play to play.
+        self._script = self._script.replace(
+            "; INSERT INTO Jobs ", f"; DELETE FROM DeletedJobs WHERE {scope}; INSERT INTO Jobs "
+        )
 
     def _restore(self) -> None:
         self._direct.execute(self._script)

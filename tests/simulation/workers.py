@@ -74,7 +74,9 @@ class Worker(Host):
         self.heartbeat_at = -1.0
         store = Store(self.database(), world.namespace)
         heartbeats = Store(self.database(), world.namespace)
-        standing = Standing(heartbeats.nodes(), self._describe, world.settings.heartbeat_interval, self.clock)
+        standing = Standing(
+            heartbeats.nodes(), self._describe, world.settings.heartbeat_interval, self.clock, self.rng.random
+        )
         self.keeper = Keeper(
             store.for_worker(name),
             Timing.of(world.settings),
@@ -82,6 +84,7 @@ class Worker(Host):
             self._ring,
             _Noted(self, heartbeats.for_worker(name)),
             standing,
+            rnd=self.rng.random,
         )
         self._rung = {SERVE: False, BEAT: False, WATCH: False}
         self._threads: dict[str, greenlet] = {}
