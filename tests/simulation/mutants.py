@@ -169,7 +169,9 @@ MUTANTS = (
             "WHEN r.Advances = 1 AND " + _OWN_NEXT,
         ),
     ),
-    _mutant("retries not bounded", (LIFECYCLE, "if failures > max_retries:", "if failures > max_retries + 1000:")),
+    _mutant(
+        "retries not bounded", (LIFECYCLE, "if failures <= max_retries else", "if failures <= max_retries + 1000 else")
+    ),
     _mutant(
         "lost leases counted as failures",
         (LIFECYCLE, "return Ending(RETRY, reason, 0.0, 0, 1)", "return Ending(RETRY, reason, 0.0, 1, 0)"),
@@ -228,13 +230,8 @@ MUTANTS = (
         "an ended slot may start",
         (
             WORKER_SQL,
-            "AND r.State IN ('claimed', 'running', 'dispatched')",
-            "AND r.State IN ('claimed', 'running', 'dispatched', 'success')",
-        ),
-        (
-            WORKER_SQL,
-            "OR (r.State = 'dispatched' AND Jobs.LockedBy IS NULL",
-            "OR (r.State IN ('dispatched', 'success') AND Jobs.LockedBy IS NULL",
+            "JobRuns.State = 'dispatched' AND JobRuns.StartedAt IS NULL",
+            "JobRuns.State IN ('dispatched', 'success')",
         ),
         (
             WORKER_SQL,

@@ -8,7 +8,7 @@ NOW = 100.0
 
 
 def line() -> Line:
-    return Line(lambda: NOW, longest=0.100, enough=16)
+    return Line(lambda: NOW, lambda: 0.5, longest=0.100, enough=16)
 
 
 def crowded(at: float = NOW) -> Line:
