@@ -87,6 +87,12 @@ class Settings:
     max_retries: int = _setting(
         3, checks.whole(0, MOST_RETRIES), "Retries of a failed slot before it goes to the dead letters."
     )
+    republish: str = _setting(
+        "auto",
+        checks.one_of("auto", "never"),
+        "Whether a message that was not taken in time is published again; with `auto` where everybody who consumes its "
+        "queue is known to keep leases.",
+    )
     max_lost_leases: int = _setting(
         5, checks.whole(0, MOST_RETRIES), "Lost leases of a slot before it goes to the dead letters."
     )

@@ -19,9 +19,9 @@ class Answer(NamedTuple):
     """What the extension says of itself; None where the worker does not have it."""
 
 
-def call_the_roll(app: Any, seconds: float) -> list[Answer]:
+def call_the_roll(app: Any, seconds: float, connection: Any = None) -> list[Answer]:
     """Ask all workers, and give each question so many seconds. Raises what the transport raises."""
-    inspect = app.control.inspect(timeout=seconds)
+    inspect = app.control.inspect(timeout=seconds, connection=connection)
     queues = inspect.active_queues() or {}
     stats = inspect.stats() or {} if queues else {}
     return [
@@ -29,8 +29,3 @@ def call_the_roll(app: Any, seconds: float) -> list[Answer]:
         for name, consumed in sorted(queues.items())
         if name in stats
     ]
-
-
-def queues_without_extension(app: Any, seconds: float) -> frozenset[str]:
-    """The queues that some worker without the extension consumes."""
-    return frozenset().union(*(each.queues for each in call_the_roll(app, seconds) if each.extension is None))

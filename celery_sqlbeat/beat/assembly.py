@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import celery_sqlbeat
-from celery_sqlbeat.beat.bystanders import Bystanders
+from celery_sqlbeat.beat.bystanders import Bystanders, LookAt
 from celery_sqlbeat.beat.cleaning import Cleaning
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.code_calls import CodeCalls
@@ -62,14 +62,14 @@ def assemble(
     publisher: Publisher,
     schedule: Mapping[Any, Any],
     stock: Mapping[str, StockRun],
-    bystanders: Bystanders | None = None,
+    look_at: LookAt | None = None,
     machine: Machine = THIS_MACHINE,
     stock_file: str | None = None,
     recall: Callable[[Sequence[str]], None] = lambda _: None,
 ) -> Parts:
     """Everything that a beat needs, once the tables are there and say what the code says.
 
-    `stock_file`: the file of stock beat, where it is to be kept true.
+    `stock_file`: the file of stock beat, where it is to be kept true. `look_at`: who consumes queues; None asks nobody.
     """
     _find_tables(settings, store, publisher)
     code = _read_code(app, settings, schedule)
@@ -87,6 +87,10 @@ def assemble(
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since, questions))
     sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
+    bystanders = None
+    if look_at is not None:
+        republishes = settings.republish == "auto"
+        bystanders = Bystanders(standing, look_at, settings.worker_memory, republishes, machine.clock)
     firing = Firing(
         beat_store,
         planner,
@@ -107,6 +111,7 @@ def assemble(
             machine.clock,
             machine.random,
         ),
+        bystanders,
     )
     reaping = Reaping(
         beat_store,

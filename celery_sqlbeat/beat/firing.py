@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
 
+from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.check_ins import carried
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Published, Publisher, Refused, Sending, Sent
@@ -59,6 +60,7 @@ class Firing:
         rnd: Callable[[], float] = random.random,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is a tuple
         unknown_tasks: UnknownTasks | None = None,
+        bystanders: Bystanders | None = None,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -71,6 +73,7 @@ class Firing:
         self._random = rnd
         self._backoff = backoff
         self._unknown_tasks = unknown_tasks
+        self._bystanders = bystanders
         self._in_flight: _InFlight | None = None
         self._recording = Recording(store, clock, rnd)
         self._refusals = Refusals(clock)
@@ -209,6 +212,8 @@ class Firing:
                 forgotten.append(sent.claim)
                 if sent.claim.exclusive:
                     self._say_unleased(sent.queue)
+        if self._bystanders is not None and leased:
+            self._bystanders.watch({sent.queue for sent in leased})
         return leased, forgotten
 
     def _giving_back(self, failed: Sequence[tuple[Claim, str]], until: float) -> Iterable[Mark]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from celery_sqlbeat.beat.bystanders import Bystanders
+from celery_sqlbeat.beat.bystanders import Bystanders, May
 from celery_sqlbeat.beat.check_ins import carried
 from celery_sqlbeat.beat.code_calls import CodeCalls
 from celery_sqlbeat.beat.publishing import Publisher
@@ -98,10 +98,14 @@ class Reaping:
         if claim is None or not isinstance(answer, Republish):
             return answer
         queue = self._publisher.queue_of(claim)
-        others = self._bystanders.consume(queue) if self._bystanders else False
-        if others is None:
+        if queue is None or not self._standing.may_republish(queue):
+            return answer._replace(publish=False)
+        if self._bystanders is None or lease.published_at is None:
+            return answer
+        may = self._bystanders.may_republish(queue, lease.published_at, lease.now)
+        if may is None:
             return None
-        return left_to_others() if others else answer._replace(publish=self._standing.may_republish(queue))
+        return left_to_others() if may is May.LEAVE else answer._replace(publish=may is May.PUBLISH)
 
     def _claim(self, lease: HeldLease) -> Claim | None:
         """The claim that its message carries; None where this beat cannot make that message again."""

@@ -7,13 +7,14 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import celery.beat
 
 from celery_sqlbeat.beat.assembly import Parts, assemble
-from celery_sqlbeat.beat.bystanders import Bystanders
 from celery_sqlbeat.beat.code_calls import entry_of
+from celery_sqlbeat.beat.consumers import look_at
 from celery_sqlbeat.beat.duties import Background
 from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.beat.recall import Recall
@@ -24,7 +25,6 @@ from celery_sqlbeat.beat.untouched import untouched
 from celery_sqlbeat.config import read_settings
 from celery_sqlbeat.errors import BrokerAway, DatabaseAway, SettingError, SqlbeatError, TransientError
 from celery_sqlbeat.model import Claim
-from celery_sqlbeat.roster import queues_without_extension
 from celery_sqlbeat.store import Store, open_store
 
 logger = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._publisher,
             self.data,
             {**runs_in_code(self._read), **runs_in_file(filename)},
-            Bystanders(lambda: queues_without_extension(self.app, _ROLL_SECONDS)),
+            partial(look_at, self.app, seconds=_ROLL_SECONDS),
             stock_file=filename if is_wanted else None,
             recall=Recall(self.app),
         )

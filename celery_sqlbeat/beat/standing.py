@@ -4,10 +4,11 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from celery_sqlbeat import details
+from celery_sqlbeat.beat.evidence import Register
 from celery_sqlbeat.brokerage import differ_for_certain
 from celery_sqlbeat.errors import OtherBroker
 from celery_sqlbeat.knowledge import mark_in, names_in, nobody_has
@@ -147,6 +148,35 @@ class Standing:
                 self._names.clear()
             self._names.update({mark: names for mark, names in found.items() if names is not None})
         return {None if mark is None else self._names.get(mark) for mark in marks}
+
+    def told_by_others(self, key: str) -> list[Mapping[str, object]]:
+        """What beats tell under a key, those among them that were there within the time that is remembered."""
+        seen = self._nodes.seen(self._memory)
+        found = [details.read(node.details).get(key) for node in seen if node.kind == "beat"]
+        return [each for each in found if isinstance(each, dict)]
+
+    def register(self, queue: str, seconds_ago: float) -> Register:
+        """The workers with the extension, beside an instant so many seconds ago at which somebody counted."""
+        heard, pending = [], []
+        seen = self._nodes.seen(self._memory)
+        for node in seen:
+            if node.kind != "worker" or (node.now - node.started_at).total_seconds() <= seconds_ago:
+                continue
+            last = node.stopped_at or node.heartbeat_at
+            if (node.now - last).total_seconds() < seconds_ago:
+                heard.append(node)
+            elif node.stopped_at is None and _silent_seconds(node) < self._alive_seconds:
+                pending.append(node)
+        consumed = {node.node_id: read(node.queues).consumed for node in (*heard, *pending)}
+        return Register(
+            sum(queue in consumed[node.node_id] for node in heard),
+            sum(queue in consumed[node.node_id] for node in pending),
+            sum(bool(consumed[node.node_id]) for node in heard),
+            sum(bool(consumed[node.node_id]) for node in pending),
+            frozenset(consumed),
+            frozenset(address for node in (*heard, *pending) if (address := details.address(node.details))),
+            seen[0].now if seen else None,
+        )
 
     def may_republish(self, queue: str | None) -> bool:
         """Whether a worker with the extension that lives now consumes this queue."""

@@ -17,6 +17,7 @@ from celery_sqlbeat.knowledge import tell
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.worker import running
 from celery_sqlbeat.worker.body import watch_bodies_of
+from celery_sqlbeat.worker.connections import address_of
 from celery_sqlbeat.worker.consumption import Consumption
 from celery_sqlbeat.worker.copies import is_ours
 from celery_sqlbeat.worker.endings import End
@@ -61,6 +62,8 @@ class Extension:
         self._strategies: Mapping[str, Any] | None = None
         self._names: tuple[str, ...] = ()
         self._tasks: str | None = None
+        self._consumer: Any = None
+        """While it has a connection: else it takes no messages, and somebody else may."""
         host = socket.gethostname()
         # The random part makes it another worker after a restart, even under the same process id.
         name = f"{worker.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
@@ -87,7 +90,9 @@ class Extension:
         self._parts.gate.connected(consumer)
         self._parts.reception.connected(consumer)
         self._strategies = consumer.strategies
+        self._consumer = consumer
         self.office.open()
+        self.office.queues_changed()
 
     def join(self, hub: Any) -> None:
         """The event loop starts, for the first time or again."""
@@ -100,6 +105,8 @@ class Extension:
         """The connection is lost, or the worker ends; before its pool is drained."""
         if self._parts is None:
             return
+        self._consumer = None
+        self.office.queues_changed()
         self.office.leave()
         self._parts.gate.leave(is_closing)
         self._parts.reception.leave(is_closing)
@@ -231,13 +238,13 @@ class Extension:
         self.office.close()
 
     def _describe(self) -> Node:
-        consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._parts is not None else []
+        consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._consumer is not None else []
         unleasable = self._parts.reception.unleasable if self._parts is not None else []
         strangers = self._parts.reception.strangers.told if self._parts is not None else []
         return self._node._replace(
             queues=self._consumption.tell(queue.name for queue in consumed),
             tasks=self._tasks_known(),
-            details=details.tell(unleasable, strangers),
+            details=details.tell(unleasable, strangers, address_of(self._consumer)),
         )
 
     def _tasks_known(self) -> str | None:

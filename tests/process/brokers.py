@@ -39,8 +39,9 @@ class Place:
     """An app on a broker, and the queues that are deleted when the test is over."""
 
     def __init__(self, kind: str, url: str) -> None:
-        self.kind, self.url = kind, url
+        self.kind = kind
         self.prefix = f"sqlbeat_test_{secrets.token_hex(6)}"
+        self.url = _own_database(url, self.prefix) if kind == "redis" else url
         self.queues = {
             name: Queue(f"{self.prefix}.{name}", Exchange(f"{self.prefix}.{kind}", kind), routing_key=key)
             for name, kind, key in [
@@ -79,6 +80,8 @@ class Place:
                 client = redis.Redis.from_url(self.url)
                 if keys := list(client.scan_iter(f"*{self.prefix}*")):
                     client.delete(*keys)
+                if client.get(_OWNER) == self.prefix.encode():
+                    client.delete(_OWNER)
                 client.close()
                 return
             channel = connection.default_channel
@@ -91,6 +94,22 @@ class Place:
             for queue in self.queues.values():
                 queue(channel).delete()
                 queue.exchange(channel).delete()
+
+
+_OWNER = "sqlbeat_test_owner"
+_DATABASES, _LONGEST_USE = 15, 900  # beside the first one, which is everybody's; seconds
+
+
+def _own_database(url: str, owner: str) -> str:
+    """The same server with a database that no other test uses: beats look at who else takes messages there."""
+    for number in range(1, _DATABASES + 1):
+        there = urllib.parse.urlsplit(url)._replace(path=f"/{number}").geturl()
+        client = redis.Redis.from_url(there)
+        is_free = client.set(_OWNER, owner, nx=True, ex=_LONGEST_USE)
+        client.close()
+        if is_free:
+            return there
+    return url
 
 
 def _arrived(message: Any) -> Arrived:

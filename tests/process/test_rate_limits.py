@@ -23,13 +23,19 @@ def limited(self):
 
 
 @pytest.mark.parametrize(
-    "lane",
-    [Lane("prefork", "redis", "postgresql", "early"), Lane("threads", "rabbitmq", "sqlite", "late")],
-    ids="-".join,
+    ("lane", "prefetch"),
+    [
+        (Lane("prefork", "redis", "postgresql", "early"), 4),
+        (Lane("prefork", "rabbitmq", "postgresql", "early"), 0),
+        (Lane("threads", "rabbitmq", "sqlite", "late"), 4),
+    ],
 )
-def test_what_waits_for_a_rate_limit_is_not_published_again_and_runs(make_workers: MakeWorkers, lane: Lane) -> None:
+def test_what_waits_for_a_rate_limit_is_not_published_again_and_runs(
+    make_workers: MakeWorkers, lane: Lane, prefetch: int
+) -> None:
+    """In the worker, which takes all of them (0) or a few; and behind those in the queue."""
     shop = make_workers(lane)
-    shop.write_app(lane, EXTRA, worker_prefetch_multiplier=0)
+    shop.write_app(lane, EXTRA, worker_prefetch_multiplier=prefetch)
     worker = shop.work(lane.pool, concurrency=2).ready()
     wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     jobs = [shop.order("own.limited") for _ in range(JOBS)]

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections import Counter
 from typing import Any, cast
 
 import pytest
@@ -461,35 +460,6 @@ def test_a_rate_limited_message_takes_its_lease_when_its_turn_comes(make_workers
         assert {message.headers["id"] for message in shop.place.take()} == {claims[name].run_id for name in left}
 
     together({lane: make_workers(lane) for lane in LIMITED}, scenario)
-
-
-@pytest.mark.parametrize("lane", [LANES[0], LIMITED[1]], ids=lane_name)
-def test_a_rate_limit_longer_than_the_lease_costs_copies_and_no_second_start(
-    make_workers: MakeWorkers, lane: Lane
-) -> None:
-    """Beats send the message again at its deadlines; each copy waits for its turn, too, and all but one are dropped."""
-    shop = make_workers(lane)
-    shop.write_app(lane, task_annotations={"work.note": {"rate_limit": "4/m"}})  # far apart: beats ask around first
-    worker = shop.work(lane.pool).ready()
-    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
-    beat = shop.start()
-    with shop.events() as events:
-        names = [shop.order("work.note") for _ in range(2)]
-        beat.says("they are published again")
-        for name in names:
-            shop.wait_for_states(name, "success")
-        beat.stop()  # it sends no copy any more
-
-        def are_all_seen_to() -> bool:
-            heard = Counter(event["type"] for event in events)
-            copies = heard["task-received"] - len(names)
-            return copies > 0 and heard["task-rejected"] == copies
-
-        wait_for(are_all_seen_to, PATIENCE, lambda: f"{events}\n{shop.logs()}")
-    worker.stop()
-    assert_calm(worker)
-    assert len(shop.starts()) == len(names)
-    assert shop.place.take() == []
 
 
 def test_what_was_fired_and_forgotten_is_recorded_all_the_same(make_workers: MakeWorkers) -> None:
