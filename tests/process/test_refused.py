@@ -77,7 +77,9 @@ def test_what_can_never_be_published_ends_in_the_dead_letters_with_its_error(
 def test_what_the_broker_itself_refuses_is_not_counted_and_is_told(make_shop: MakeShop) -> None:
     shop = make_shop("sqlite", "rabbitmq")
     shop.write({})
-    shop.add("refused", options=json.dumps({"exchange": "nowhere", "routing_key": "x"}), at=shop.now())
+    shop.add(
+        "refused", options=json.dumps({"exchange": "nowhere", "routing_key": "x"}), at=shop.now(), schedule="every 1h"
+    )
     shop.add("good", at=shop.now())
     beat = shop.start()
     wait_for(lambda: "refused" in run(shop, "health").stderr, 60, shop.logs)
@@ -85,7 +87,7 @@ def test_what_the_broker_itself_refuses_is_not_counted_and_is_told(make_shop: Ma
     assert "job refused could not be published" in health.stderr and "nowhere" in health.stderr, health.stderr
     explained = run(shop, "explain", "refused")
     assert "its slot was given back (NotFound: " in explained.stdout, explained.stdout
-    assert {(run.attempt, run.failures) for run in shop.runs() if run.job_name == "refused"} == {(1, 0)}
+    assert {(run.attempt, run.failures) for run in shop.runs() if run.job_name == "refused"} == {(1, 0)}, shop.runs()
     shop.statement("UPDATE Jobs SET Options = NULL WHERE JobName = 'refused'")
     wait_for(lambda: run(shop, "health").returncode == 0, 60, shop.logs)
     beat.stop()
