@@ -12,6 +12,7 @@ from celery_sqlbeat.beat.bystanders import Bystanders, LookAt
 from celery_sqlbeat.beat.cleaning import Cleaning
 from celery_sqlbeat.beat.code import CodePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat.code_calls import CodeCalls
+from celery_sqlbeat.beat.django_rows import tell_left_rows
 from celery_sqlbeat.beat.duties import Duties, Duty
 from celery_sqlbeat.beat.entries import CodeSchedule, read_entries
 from celery_sqlbeat.beat.firing import Firing
@@ -84,6 +85,7 @@ def assemble(
         store.for_code(), code, imported, calls, settings.namespace, settings.beat_alive, differs, machine.clock
     )
     importing.bring()
+    tell_left_rows(store)
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since, questions))
     sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from celery_sqlbeat.beat.django_rows import LeftRows, left_rows
 from celery_sqlbeat.beat.rules import rules_of
 from celery_sqlbeat.config import Settings
 from celery_sqlbeat.diagnosis import apps, broker, clock, code, configuration, database, rows, workers
@@ -68,13 +70,21 @@ def _ground(app: Any, settings: Settings, seconds: float, store: Store | None, f
     opened = store
     try:
         opened = opened or open_store(settings)
-        return read_ground(app, opened, settings, rules_of(app, settings), seconds + SLACK)
+        ground = read_ground(app, opened, settings, rules_of(app, settings), seconds + SLACK)
+        return replace(ground, left_rows=_left_rows(opened, seconds + SLACK))
     except StoreError as error:
         found.append(database.of_error(error, url))
         return None
     finally:
         if store is None and opened is not None:
             opened.close()
+
+
+def _left_rows(store: Store, seconds: float) -> LeftRows | None:
+    try:
+        return within(seconds, lambda: left_rows(store))
+    except TimeoutError:  # of Django's database; nothing is known of it
+        return None
 
 
 def _wire(app: Any, seconds: float, ground: Ground | None, own_code: Code | None, found: list[Finding]) -> Wire | None:

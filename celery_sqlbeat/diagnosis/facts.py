@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from celery_sqlbeat.beat.django_rows import LeftRows
 from celery_sqlbeat.beat.entries import EntryProblem
 from celery_sqlbeat.beat.strangers import Doubled
 from celery_sqlbeat.config import Settings
@@ -63,6 +64,8 @@ class Ground:
     """The living workers, with what they know."""
     doubled: Sequence[Doubled] = ()
     """Jobs that another scheduler sends, too."""
+    left_rows: LeftRows | None = None
+    """Enabled rows of django-celery-beat that are not in the table."""
     remark: str | None = None
     """What is worth knowing of the schema."""
     slow_jobs: Sequence[SlowJob] = ()

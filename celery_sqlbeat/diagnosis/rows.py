@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from celery_sqlbeat.beat.django_rows import REMEDY as DJANGO_REMEDY
 from celery_sqlbeat.diagnosis.facts import Facts, Ground, Wire
 from celery_sqlbeat.diagnosis.finding import Finding, listed
 from celery_sqlbeat.handle.knowing import known_in
@@ -29,6 +30,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
         yield Finding("error", "quarantine", f"{more} more jobs are set aside", "correct these first, and check again")
     yield from _refused(facts)
     yield from _unknown_tasks(facts)
+    if facts.ground.left_rows is not None:
+        yield Finding("error", "django-celery-beat", str(facts.ground.left_rows), DJANGO_REMEDY)
     for run in facts.ground.long_runs[:MOST_ROWS]:
         yield Finding("warning", "long-run", str(run), run.remedy)
     for job in facts.ground.slow_jobs[:MOST_ROWS]:
