@@ -141,7 +141,7 @@ TOGETHER = """\
 | database | form |
 |---|---|
 | SQLite | `sqlite:///relative.db`, `sqlite:////absolute/path.db` |
-| PostgreSQL | `postgresql://user:password@host:port/database?sslmode=require`; several hosts with commas; options are libpq's |
+| PostgreSQL | `postgresql://user:password@host:port/database?sslmode=require`; of several hosts, with commas, the one that can be written to; options are libpq's |
 | SQL Server, Azure SQL | `mssql://user:password@host:port/instance/database?Encrypt=yes`; port, instance, user and options may be left out |
 | Azure SQL with Entra ID | `mssql://server.database.windows.net/database?identity=managed&client_id=...`; without a user, an access token logs in: of `identity=default` (azure-identity's chain), `managed`, `workload` or `cli`, with `client_id` and `tenant_id` where it takes them |
 | SQL Server by ODBC | `mssql+odbc:Driver={...};Server=...;Database=...`, with `{}` around a value that holds `;` `{` or `}`, and `}` doubled in it |

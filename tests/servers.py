@@ -1,6 +1,7 @@
 """The servers that tests talk to: where they are, and whether their absence skips a test or fails it."""
 
 import functools
+import glob
 import os
 import shutil
 import socket
@@ -20,6 +21,7 @@ DEFAULTS = {
     "mssql": "",  # only where the variable names one
     "odbc": "unixODBC",  # no server: what pyodbc needs of the operating system, which no wheel brings
     "pgbouncer": "pgbouncer",  # a program that tests start by themselves
+    "replication": "initdb",  # the same: the programs of a PostgreSQL server
 }
 PATIENCE_SECONDS = 5
 PGBOUNCER = "/usr/sbin/pgbouncer"  # where Debian puts it, which is not on everybody's path
@@ -68,6 +70,9 @@ def _reason_missing(name: str) -> str | None:
     if name == "pgbouncer":
         found = shutil.which("pgbouncer") or shutil.which(PGBOUNCER)
         return None if found else "there is no program pgbouncer: run make pgbouncer, or apt-get install pgbouncer"
+    if name == "replication":
+        lacking = [each for each in ("initdb", "pg_ctl", "pg_basebackup") if postgresql_program(each) is None]
+        return f"{lacking[0]} is missing: run apt-get install postgresql" if lacking else None
     if name == "mssql":  # an ODBC string; what is wrong with a server that somebody names shows in the test itself
         return None
     try:
@@ -76,6 +81,12 @@ def _reason_missing(name: str) -> str | None:
         shown = where.rpartition("@")[2]  # without user and password
         return f"{name} does not answer at {shown} ({type(error).__name__}: {' '.join(str(error).split())})"
     return None
+
+
+def postgresql_program(name: str) -> str | None:
+    """Where a program of the PostgreSQL server is; Debian keeps them off everybody's path, the newest version last."""
+    folders = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+    return shutil.which(name, path=os.pathsep.join([*reversed(folders), os.environ.get("PATH", "")]))
 
 
 def _accepts(where: str) -> None:

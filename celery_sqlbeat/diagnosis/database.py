@@ -8,8 +8,9 @@ from importlib import metadata
 
 from celery_sqlbeat.diagnosis.facts import Facts
 from celery_sqlbeat.diagnosis.finding import Finding
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DriverMissing, SchemaError, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, DriverMissing, SchemaError, StoreError
 from celery_sqlbeat.masking import odbc_pairs
+from celery_sqlbeat.store.faults import READ_ONLY
 from celery_sqlbeat.store.tokens import NO_TOKEN
 from celery_sqlbeat.url import DatabaseUrl
 
@@ -17,6 +18,7 @@ OLDEST = {"postgresql": ("psycopg", (3, 2)), "mssql": ("pyodbc", (5, 1))}
 _ODBC = re.compile(r"\{?(ODBC Driver (\d+) for SQL Server|.*msodbcsql.*)\}?", re.IGNORECASE)
 _OLDEST_ODBC = 17
 _SETTING = "sqlbeat_database_url"
+_LIBPQ_READ_ONLY = "session is read-only"  # of several hosts, none of which can be written to
 
 
 def of_error(error: StoreError, url: DatabaseUrl) -> Finding:
@@ -25,6 +27,8 @@ def of_error(error: StoreError, url: DatabaseUrl) -> Finding:
         return Finding("error", "driver", *_halves(error, "install the driver"))
     if isinstance(error, SchemaError):
         return Finding("error", "schema", *_halves(error, "run celery -A app sqlbeat init"))
+    if isinstance(error, DatabaseUncertain):
+        return Finding("error", "database", str(error), "look into the server's log; beats and workers go on trying")
     if isinstance(error, DatabaseBusy):
         return Finding("error", "database", str(error), "end the transaction that keeps its rows, or its file, locked")
     if isinstance(error, DatabaseAway):
@@ -39,6 +43,8 @@ def _start(error: StoreError, url: DatabaseUrl) -> str:
         return "log in (az login), or give this machine or pod the identity that its identity= names"
     if url.database == "mssql" and "SSL Provider" in str(error) and "certificate" in str(error):
         return "let this machine trust the server's certificate (a test server's: TrustServerCertificate=yes)"
+    if READ_ONLY in str(error) or _LIBPQ_READ_ONLY in str(error):
+        return "name the primary, or all hosts with commas between them"
     return "start it"
 
 

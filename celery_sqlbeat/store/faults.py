@@ -35,6 +35,8 @@ WAITS = {
     Fault.UNKNOWN: (0.05, 1.0),
 }
 
+READ_ONLY = "can only be read"  # what our error says of a standby
+
 
 def by_state(states: Mapping[str, Fault], state: str) -> Fault:
     """What a SQLSTATE means; the longest prefix that is known decides: the code itself, a driver's family, a class.

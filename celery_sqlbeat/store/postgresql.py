@@ -12,7 +12,7 @@ from psycopg.abc import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.postgresql_chains import AT_ONCE, with_chains
 from celery_sqlbeat.store.postgresql_faults import fault_of, is_beyond_the_calendar
 from celery_sqlbeat.store.postgresql_patience import Patient
@@ -204,16 +204,18 @@ class Postgresql:
         self._connect = connect
 
     def connect(self) -> PostgresqlSession:
-        milliseconds = max(1, round(self._timeout * 1000))
+        milliseconds, where = max(1, round(self._timeout * 1000)), self._url.libpq()
         connection = self._connect(
             **{
+                # Of several hosts the one that can be written to. Of one, the server itself says so in the greeting.
+                "target_session_attrs": "read-write" if "," in where.get("host", "") else "any",
                 "connect_timeout": max(2, round(self._timeout)),  # whole seconds; libpq takes 1 for 2
                 # A connection that lost its other end is noticed about when a statement would have timed out.
                 "keepalives_idle": 5,
                 "keepalives_interval": 2,
                 "keepalives_count": 3,
                 "tcp_user_timeout": milliseconds + 1000,
-                **self._url.libpq(),
+                **where,
             },
             autocommit=True,
             cursor_factory=psycopg.RawCursor,
@@ -258,7 +260,6 @@ class StandbyOnly(psycopg.OperationalError):
 
 def _read_only(connection: psycopg.Connection[Row]) -> str:
     return (
-        f"the server {connection.info.host or 'here'}, port {connection.info.port}, can only be read: it is a standby, "
-        "or its role or database is read-only; name the primary in sqlbeat_database_url, or all hosts with commas "
-        "between them"
+        f"the server {connection.info.host or 'here'}, port {connection.info.port}, {READ_ONLY}: it is a standby, or "
+        "its role or database is read-only"
     )
