@@ -19,7 +19,7 @@ _CONTINUES = load("sqlite")["insert_runs"].columns.index("continues")
 MAY_CREATE = {"insert_runs", "insert_gaps", "insert_outbox"}
 MAY_DELETE = {"purge_runs", "purge_dead"}
 MAY_WRITE = {"reopen_runs", "start_runs", "close_runs", "leave_attempts", "leave_dead", "cancel_waiting", "extend_held"}
-MAY_WRITE |= {"refuse_starts"}
+MAY_WRITE |= {"refuse_starts", "end_results"}
 
 
 class RunChecks:
