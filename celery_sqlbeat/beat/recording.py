@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.store.protocol import Answer, BeatStore
 
@@ -122,7 +122,7 @@ class Recording:
     def _failed(self, mark: Mark, error: Exception) -> list[Mark]:
         """What fails is halved down to the claim to blame; a database that is busy blames none."""
         now, claims = self._clock(), mark.claims
-        is_busy = isinstance(error, DatabaseBusy)
+        is_busy = isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseUncertain)
         if not is_busy and len(claims) == 1 and now >= mark.until:
             logger.error("what was published of %s cannot be recorded", _names(claims), exc_info=error)
             return []

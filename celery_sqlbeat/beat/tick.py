@@ -17,7 +17,7 @@ from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.trouble import Trouble
 from celery_sqlbeat.beat.turns import Turns
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway, SqlbeatError
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, DatabaseUncertain, SqlbeatError
 from celery_sqlbeat.store.protocol import BeatStore
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class Tick:
         try:
             return self._walk()
         except Exception as error:
-            if isinstance(error, DatabaseAway):
+            # An error that nobody knows, as in a fail-over: workers may have heard the same, and no lease is extended.
+            if isinstance(error, (DatabaseAway, DatabaseUncertain)):
                 self._sight.away()
             self._firing.settle()  # no batch stays in flight while this beat waits
             raise

@@ -20,6 +20,7 @@ from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError, Transi
 from celery_sqlbeat.lifecycle import after_success, given_back
 from celery_sqlbeat.model import Mend, Node, Quarantine
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.breaker import Breaker
 from celery_sqlbeat.store.database import Database
 from celery_sqlbeat.store.opening import dialect_for
 from celery_sqlbeat.store.session import Dialect
@@ -189,6 +190,45 @@ def test_a_commit_without_an_answer_is_settled_for_every_step_of_a_fire(world: W
     assert worker.finish([(run, after_success())]) == set()
     assert world.states(name) == ["success"]
     assert world.job(name)["fence"] == 2
+    store.close()
+
+
+class Gone(Cut):
+    """The same, and then no connection can be had as long as `is_gone`."""
+
+    is_gone = False
+
+    def connect(self) -> Any:
+        if self.is_gone:
+            raise self.error()
+        return super().connect()
+
+    def error(self) -> Exception:
+        self.is_gone = True
+        return super().error()
+
+
+@pytest.mark.parametrize("when", ["after it happened", "before it happened"])
+def test_a_claim_that_nobody_could_ask_after_is_due_again_as_soon_as_the_database_is_back(
+    world: World, place: Place, when: str
+) -> None:
+    """It was never published: nobody has to wait for the end of its dispatch time-out."""
+    name = world.add()
+    dialect = Gone(place.dialect())
+    never = Breaker(longest=0.0)
+    store = Store(Database(cast(Any, dialect), patience=0.0, breaker=never, sleep=lambda _: None), world.namespace)
+    beat = store.for_beat("beat-1")
+    dialect.armed = when
+    with pytest.raises(DatabaseAway):
+        world.claim(beat)
+    with pytest.raises(DatabaseAway):
+        beat.next_wake()
+    assert world.states(name) == (["claimed"] if when == "after it happened" else [])
+    dialect.is_gone = False
+    starts_at = beat.next_wake().starts_at()
+    assert starts_at is not None and starts_at <= store.nodes().clock()
+    (claim,) = world.claim(beat).claims
+    assert (world.states(name), claim.slot.attempt) == (["claimed"], 1)
     store.close()
 
 

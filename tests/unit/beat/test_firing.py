@@ -8,7 +8,7 @@ import pytest
 from celery_sqlbeat.beat.firing import Firing
 from celery_sqlbeat.beat.publishing import Published, Refused, Sending, Sent
 from celery_sqlbeat.beat.questions import Questions
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
 from celery_sqlbeat.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
 from celery_sqlbeat.model import Claim, Claimable, Plan
 from celery_sqlbeat.store.protocol import Answer, Claimed
@@ -43,6 +43,7 @@ class House:
         self.heard: list[Any] = []
         self.locked: set[str] = set()  # run ids, of claims whose rows somebody keeps locked
         self.lost: set[str] = set()
+        self.refusal: StoreError = StoreError("out of range")
         self.poison: str | None = None  # a run id; a statement about it fails
         me: Any = self
         self.firing = Firing(me, me, me, me, me, 500, 15.0, lambda: self.time)
@@ -105,7 +106,7 @@ class House:
             if marks is self.dispatched and not self.takes_forgotten:
                 raise StoreError("permission denied")
             if self.poison in {each.run_id for each in claims}:
-                raise StoreError("out of range")
+                raise self.refusal
             free = [each for each in claims if each.run_id not in self.locked]
             marks.extend(free)
             return {each.run_id for each in free}
@@ -245,8 +246,10 @@ def test_what_the_database_refuses_to_record_does_not_stop_a_beat_for_ever() -> 
     assert house.dispatched == [another]
 
 
-def test_what_is_refused_is_halved_down_to_the_claim_to_blame() -> None:
+@pytest.mark.parametrize("refusal", [StoreError("out of range"), DatabaseUncertain("nobody knows this")])
+def test_what_is_refused_is_halved_down_to_the_claim_to_blame(refusal: StoreError) -> None:
     house = House(*(claims := [claim() for _ in range(9)]))
+    house.refusal = refusal
     house.poison = claims[5].run_id
     house.fire()
     for _ in range(4):

@@ -12,7 +12,7 @@ from celery_sqlbeat.beat.firing import Fired
 from celery_sqlbeat.beat.questions import Questions
 from celery_sqlbeat.beat.sight import Sight
 from celery_sqlbeat.beat.tick import Tick
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.errors import BrokerAway, DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claimable
 from celery_sqlbeat.store.wake import Wake
 
@@ -43,6 +43,7 @@ class House:
         self.reap_error: Exception | None = None
         self.seconds_left: float | None = None
         self.is_away = False
+        self.absence: StoreError = DatabaseAway("away")
         self.sight = Sight(PATIENCE, 2 * poll, self.clock)
         self.claimable = Claimable()
         self.questions = Questions()
@@ -61,7 +62,7 @@ class House:
 
     def _ask(self, what: str) -> None:
         if self.is_away:
-            raise DatabaseAway("away")
+            raise self.absence
         self.asked[what] += 1
 
     def changes(self) -> int:
@@ -359,13 +360,15 @@ def test_leases_that_may_not_be_taken_yet_do_not_keep_a_beat_busy() -> None:
     assert house.asked["reap"] <= PATIENCE + 1
 
 
-def test_after_an_outage_leases_are_left_to_their_holders_for_a_while() -> None:
+@pytest.mark.parametrize("absence", [DatabaseAway("away"), DatabaseUncertain("a fail-over")])
+def test_after_an_outage_leases_are_left_to_their_holders_for_a_while(absence: StoreError) -> None:
     house = House()
+    house.absence = absence
     house.live(PATIENCE + 61)
     assert house.sight.may_reclaim()
     house.is_away = True
     house.time += 60
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(type(absence)):
         house.tick()
     house.is_away = False
     house.tick()
