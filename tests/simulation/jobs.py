@@ -38,6 +38,8 @@ class Spec(NamedTuple):
     longest: float
     fails: float
     retries: float
+    hangs: float = 0.0
+    """How often a body never ends by itself."""
 
     @property
     def cadence(self) -> str:
@@ -135,6 +137,10 @@ def spec(rng: Random, name: str, lease: float) -> Spec:
         options["countdown"] = rng.choice([1, 8])
     if rng.random() < 0.07:
         options["serializer"] = BROKEN
+    hangs = 0.0
+    if rng.random() < 0.15:
+        policies["max_runtime"] = rng.choice([0.5, lease, 3 * lease])
+        hangs = 0.3
     return Spec(
         name,
         text,
@@ -146,4 +152,5 @@ def spec(rng: Random, name: str, lease: float) -> Spec:
         *rng.choice([(0.01, 0.5), (0.1, 5.0), (1.0, 1.5 * lease), (lease, 4 * lease)]),
         fails=rng.choice([0.0, 0.1, 0.6]),
         retries=rng.choice([0.0, 0.0, 0.3]),
+        hangs=hangs,
     )

@@ -328,4 +328,8 @@ MUTANTS = (
         "a backoff without a bound",
         (LIFECYCLE, "return random() * min(bound, self.longest)", "return 2 * random() * bound"),
     ),
+    _mutant(
+        "a body may take longer than its max_runtime",
+        (KEEPER, "elif one.phase is Phase.BEGUN and now >= one.overdue_at:", "elif now < 0:"),
+    ),
 )

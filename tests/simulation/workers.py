@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from celery_sqlbeat.config import stop_timeout
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.lifecycle import Ending, after_failure
 from celery_sqlbeat.model import Node, StartedRun, StartRequest
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
 from celery_sqlbeat.worker.answers import Answer, Away, Begun
 from celery_sqlbeat.worker.endings import End, backoff_of, ending
-from celery_sqlbeat.worker.holding import Holding
+from celery_sqlbeat.worker.holding import Holding, Stop
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.timing import Timing
@@ -32,14 +33,16 @@ if TYPE_CHECKING:
 _MOST_CELERY_RETRIES = 2
 _LONGEST_SLEEP = 60.0  # seconds
 _DRAIN_SECONDS = 20.0
+_FOR_EVER = 1e6  # seconds
+_SLACK = 1.0  # seconds
 _ENDS = [End.FAILURE, End.FAILURE, End.CHILD_LOST, End.TIME_LIMIT]
 
 
 class Task:
     """A body in the pool."""
 
-    def __init__(self, body: Body, holding: Holding, message: Message, end: Event) -> None:
-        self.body, self.holding, self.message, self.end = body, holding, message, end
+    def __init__(self, body: Body, holding: Holding, message: Message, end: Event, began: float) -> None:
+        self.body, self.holding, self.message, self.end, self.began = body, holding, message, end, began
 
 
 class _Noted:
@@ -85,12 +88,18 @@ class Worker(Host):
             _Noted(self, heartbeats.for_worker(name)),
             standing,
             rnd=self.rng.random,
+            failed=self._overdue,
         )
         self._rung = {SERVE: False, BEAT: False, WATCH: False}
         self._threads: dict[str, greenlet] = {}
         for step_name, step in ((SERVE, self.keeper.serve), (BEAT, self.keeper.beat), (WATCH, self.keeper.watch)):
             self._threads[step_name] = self.start(self._loop(step_name, step))
         world.broker.consumers.append(self)
+
+    def _overdue(self, holding: Holding, reason: str) -> Ending:
+        run = holding.run
+        failed = after_failure(run.failures, run.max_retries, self._backoff, self.rng.random, reason)
+        return failed._replace(reason=reason)
 
     def _describe(self) -> Node:
         return Node(self.name, "worker", "host", 1, "0", queues=json.dumps([QUEUE]))
@@ -213,7 +222,9 @@ class Worker(Host):
         # In the end nobody is to wait for a pool that has too much to do.
         longest = min(spec.longest, 2 * spec.shortest) if world.is_calm else spec.longest
         seconds = (spec.shortest + (longest - spec.shortest) * rng.random()) * (0.05 if world.is_calm else 1.0)
-        task = Task(body, holding, message, self.later(seconds, lambda: self._ends_by_itself(task)))
+        if rng.random() < spec.hangs:
+            seconds = _FOR_EVER
+        task = Task(body, holding, message, self.later(seconds, lambda: self._ends_by_itself(task)), self.hub.now)
         self._tasks_by_tag[message.number] = task
         if not self._late:
             world.broker.acknowledge(message.number)
@@ -221,7 +232,8 @@ class Worker(Host):
 
     def _must_stop(self, task: Task) -> None:
         """From the keeper's thread: set the stop in motion. The task takes a while, and may end by itself meanwhile."""
-        self.world.witness.body_checks.told_to_stop(task.body)
+        if task.holding.stop is not Stop.OVERDUE:  # whose lease is kept until it is gone
+            self.world.witness.body_checks.told_to_stop(task.body)
         longest = 0.8 * stop_timeout(task.holding.run.lease_seconds)
         self.later(longest * self.rng.random(), lambda: self._is_gone(task))
 
@@ -235,10 +247,22 @@ class Worker(Host):
         if self._tasks_by_tag.pop(task.message.number, None) is None:
             return False
         task.end.action = None
+        if task.holding.stop is Stop.OVERDUE and how != "success":
+            how = "failure"  # whatever its pool reports
         self.world.ledger.did("end")
         self.world.witness.body_checks.ended(task.body, how)
+        self._is_in_time(task)
         self._leave(task.message)
         return True
+
+    def _is_in_time(self, task: Task) -> None:
+        run, taken = task.holding.run, self.hub.now - task.began
+        if run.max_runtime is None or self.stopped_until > task.began:  # a worker that stood still stops nothing
+            return
+        if taken > run.max_runtime + stop_timeout(run.lease_seconds) + _SLACK:
+            self.world.ledger.fail(
+                "max_runtime", f"a body of {run.job_name} took {taken:.1f} s of {run.max_runtime:g} s"
+            )
 
     def _ends_by_itself(self, task: Task) -> None:
         spec = self.world.ledger.spec_of_run[task.holding.run.run_id]
