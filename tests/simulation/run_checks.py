@@ -191,7 +191,9 @@ class RunChecks:
         self._is_bounded(new, rows[0][7], failures, lost)
 
     def _closed_by_beat(self, process: Process, old: RunRow, new: RunRow, failures: int, now: str) -> None:
-        is_refused = (old.run_id, old.fence) in self._ledger.refused and new.state in ("retry", "dlq")
+        # Where the broker refused only a copy of a message, its run may have begun all the same.
+        is_refused = (old.run_id, old.fence) in self._ledger.refused and old.state == "claimed"
+        is_refused &= new.state in ("retry", "dlq")
         if failures != int(is_refused):
             self._fail("G10", f"{process.name} counted {failures} failures of {new.job_name}", new.job_id)
         if new.state == "success":
