@@ -96,8 +96,10 @@ class BodyChecks:
         return body
 
     def _may_overlap(self, body: Body) -> bool:
-        """Frozen, taken away by an operator, or cut off while the server's clock jumped: nobody can prevent it."""
+        """Replaced, frozen, taken away by an operator, cut off while the clock jumped: nobody can prevent it."""
         ledger = self._ledger
+        if body.run_id in ledger.replaced:
+            return True
         if body.worker.last_frozen[1] > body.sent_at or ledger.unlocked.get(body.job_id, -1.0) >= body.sent_at:
             return True
         return ledger.jumped_at > body.sent_at and ledger.hub.now > ledger.jumped_at + self._interval

@@ -14,7 +14,7 @@ MOST_REPUBLISHES = 3
 _SLACK = 0.002  # seconds; durations go through floating point
 
 _CLAIM = {"locked_by", "locked_at", "lease_ends_at", "claimed_at", "published_at", "planned_at", "fence", "run_id"}
-_CLAIM |= {"claim_id", "started_retry", "republishes"}
+_CLAIM |= {"claim_id", "started_retry", "republishes", "replace_at"}
 _OPERATOR = {"enabled", "disabled_reason", "version"}
 MAY_WRITE: dict[str, set[str]] = {
     "claim_jobs": _CLAIM,
@@ -23,8 +23,9 @@ MAY_WRITE: dict[str, set[str]] = {
     "start_jobs": {"locked_by", "locked_at", "lease_ends_at", "claimed_at", "started_retry", "run_id", "claim_id"}
     | {"fence"},
     "extend_leases": {"locked_at", "lease_ends_at"},
+    "postpone_replacing": {"replace_at"},
     "release_jobs": (_CLAIM - {"planned_at"})
-    | {"last_run_time", "retry_at", "retry_run_id", "next_run_time", "enabled", "disabled_reason"},
+    | {"ran_until", "last_run_time", "retry_at", "retry_run_id", "next_run_time", "enabled", "disabled_reason"},
     "advance_jobs": {"next_run_time", "enabled", "disabled_reason"},
     "mend_jobs": {"next_run_time", "retry_at", "quarantine"},
     "quarantine_jobs": {"quarantine"},
@@ -179,6 +180,9 @@ class JobChecks:
 
     def _released_by_beat(self, process: Process, call: Call, old: JobRow, run: RunRow, state: str, now: str) -> None:
         has_begun = old.started_retry is not None
+        if not call.scalars["only_ended"] and not call.scalars["only_unstarted"]:
+            self._replaced(process, old, run, state, now)
+            return
         if call.scalars["only_ended"]:
             if run.exclusive and (old.lease_ends_at or "") > now:
                 self._fail("G1", f"{process.name} took {old.job_name}, whose lease ends at {old.lease_ends_at}", old.id)
@@ -188,6 +192,16 @@ class JobChecks:
             self._fail("G4", f"{process.name} released {old.job_name} as {state}, which a worker has started", old.id)
         if run.exclusive and has_begun and state not in ("retry", "dlq"):
             self._fail("G2", f"a started run of {old.job_name} that lost its lease became {state}", old.id)
+
+    def _replaced(self, process: Process, old: JobRow, run: RunRow, state: str, now: str) -> None:
+        """A run made room for the next slot of its job."""
+        if state != "cancelled" or self._ledger.spec_of_run[run.run_id].overlap != "replace":
+            self._fail("G4", f"{process.name} released {old.job_name} as {state}, which a worker has started", old.id)
+        if old.started_retry is None:
+            self._fail("G9", f"{process.name} replaced a run of {old.job_name} that nobody has begun", old.id)
+        if old.replace_at is None or old.replace_at > now or not old.enabled:
+            self._fail("G2", f"{process.name} replaced a run of {old.job_name} before the next slot came", old.id)
+        self._ledger.replaced.add(run.run_id)
 
     def _had_its_chance(self, process: Process, old: JobRow, now: str) -> None:
         """After an outage or a jump of the clock whoever lives can extend its lease, before anybody takes it."""

@@ -52,6 +52,11 @@ class Spec(NamedTuple):
         return str(self.policies.get("misfire", "coalesce"))
 
     @property
+    def overlap(self) -> str:
+        """What becomes of slots that come due while a run goes on."""
+        return str(self.policies.get("overlap", "queue"))
+
+    @property
     def columns(self) -> dict[str, Any]:
         """The row."""
         return {
@@ -119,8 +124,8 @@ def spec(rng: Random, name: str, lease: float) -> Spec:
     policies: dict[str, Any] = {}
     if interval is not None:
         policies["cadence"] = rng.choice(["from_start", "from_start", "fixed_rate", "fixed_delay"])
-    if rng.random() < 0.2:
-        policies["overlap"] = "allow"
+    if rng.random() < 0.5:
+        policies["overlap"] = rng.choice(["allow", "allow", "skip", "replace", "queue"])
     policies["misfire"] = rng.choice(["coalesce", "coalesce", "skip", "catch_up"])
     if policies["misfire"] == "skip":
         policies["misfire_grace"] = rng.choice([5, 20])

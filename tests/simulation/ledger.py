@@ -76,6 +76,8 @@ class Ledger:
     """Claims that no message could be made of, by run and fence."""
     fences: dict[str, int] = field(default_factory=dict)
     """The highest fence that was seen of a job, by its name: it outlives the job."""
+    replaced: set[str] = field(default_factory=set)
+    """Runs that made room for the next slot: their bodies go on until their workers have heard of it."""
     unlocked: dict[str, float] = field(default_factory=dict)
     """When an operator last took a job from its run."""
     touched: dict[str, float] = field(default_factory=dict)

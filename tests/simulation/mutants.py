@@ -325,6 +325,22 @@ MUTANTS = (
         (RUNS_SQL, "OR (:only_unstarted = 1 AND JobRuns.State = 'claimed' AND p.state IN ('retry', 'dlq'))", ""),
     ),
     _mutant(
+        "a job that skips runs what came due during its run",
+        (
+            "celery_sqlbeat/planning.py",
+            "if definition.policy.overlap == SKIP and ran_until is not None",
+            "if not definition and ran_until is not None",
+        ),
+    ),
+    _mutant(
+        "what waits in the queue is replaced",
+        (
+            "celery_sqlbeat/planning.py",
+            "        if run.started:\n            return True, None",
+            "        return True, None",
+        ),
+    ),
+    _mutant(
         "a backoff without a bound",
         (LIFECYCLE, "return random() * min(bound, self.longest)", "return 2 * random() * bound"),
     ),

@@ -30,6 +30,8 @@ class JobRow(NamedTuple):
     delete_requested: int
     disabled_reason: str | None
     version: int
+    ran_until: str | None
+    replace_at: str | None
 
     @property
     def holder(self) -> tuple[str | None, str | None, int] | None:

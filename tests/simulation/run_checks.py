@@ -118,10 +118,17 @@ class RunChecks:
         slot = instant(new.scheduled_for)
         if spec.misfire != "catch_up" and step(spec, slot) <= instant(now):
             self._fail("G9", f"{new.job_name} claimed {new.scheduled_for} at {now}: not the latest slot", new.job_id)
-        if new.scheduled_for != due:
-            gaps = [gap for gap in self._ledger.gaps[new.job_id] if gap[0] == due]
+        came_during_a_run = before.ran_until is not None and due <= before.ran_until and due == before.planned_at
+        if spec.overlap == "skip" and came_during_a_run:
+            self._fail("G2", f"{new.job_name} runs at {new.scheduled_for}, which came during a run", new.job_id)
+        first = instant(due)
+        waited = self._ledger.runs.get(before.retry_run_id or "")
+        if spec.overlap == "replace" and waited is not None and waited.scheduled_for < new.scheduled_for:
+            first = step(spec, instant(waited.scheduled_for))  # it made room instead of being tried again
+        if slot != first:
+            gaps = [gap for gap in self._ledger.gaps[new.job_id] if instant(gap[0]) == first]
             if not gaps or step(spec, instant(gaps[-1][1])) != slot:
-                text = f"the slots of {new.job_name} from {due} until before {new.scheduled_for} are not recorded"
+                text = f"the slots of {new.job_name} from {first} until before {new.scheduled_for} are not recorded"
                 self._fail("G2", text, new.job_id)
 
     def _gap(self, new: RunRow) -> None:
