@@ -147,7 +147,7 @@ class Bystanders:
     def _wait(self, queue: str, reason: str) -> May:
         if self._told.get(queue) != reason:
             self._told[queue] = reason
-            logger.warning("no message of queue %s is published again that was not taken in time: %s", queue, reason)
+            logger.warning("what was not taken in time from queue %s is not sent once more: %s", queue, reason)
         return May.WAIT
 
     def _note(self, queue: str) -> None:

@@ -24,6 +24,7 @@ MAY_WRITE: dict[str, set[str]] = {
     | {"fence"},
     "extend_leases": {"locked_at", "lease_ends_at"},
     "postpone_replacing": {"replace_at"},
+    "postpone_starts": {"published_at", "lease_ends_at"},
     "release_jobs": (_CLAIM - {"planned_at"})
     | {"ran_until", "last_run_time", "retry_at", "retry_run_id", "next_run_time", "enabled", "disabled_reason"},
     "advance_jobs": {"next_run_time", "enabled", "disabled_reason"},
@@ -54,6 +55,7 @@ class JobChecks:
             "extend_queued": self._queued_on,
             "start_jobs": self._started,
             "extend_leases": self._extended,
+            "postpone_starts": self._postponed,
             "release_jobs": self._released,
             "free_strays": self._freed,
         }
@@ -160,6 +162,13 @@ class JobChecks:
             self._lasts(new, now, row[4])
             if self._ledger.runs[row[1]].started_by != old.locked_by:
                 self._fail("G4", f"{process.name} extended {new.job_name}, which {old.locked_by} holds", new.id)
+
+    def _postponed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
+        asked = [row for row in call.rows if (row[0], row[1], row[2]) == old.holder]
+        if not asked or (old.started_retry is not None and old.started_retry >= asked[0][3]):
+            self._fail("G4", f"{process.name} postponed the start of {new.job_name}, which it cannot begin", new.id)
+        if (new.lease_ends_at or "") < (old.lease_ends_at or ""):
+            self._fail("G2", f"{process.name} moved the deadline of {new.job_name} back", new.id)
 
     def _released(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
         row = self._holder(call, old, new)

@@ -48,6 +48,10 @@ MUTANTS = (
         ),
     ),
     _mutant(
+        "a deadline that a worker moves back",
+        (WORKER_SQL, "max(Jobs.LeaseEndsAt, after(:now, r.LeaseSeconds))", "after(:now, r.LeaseSeconds)"),
+    ),
+    _mutant(
         "outcome without the fence",
         (RUNS_SQL, "Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence", "Jobs.ClaimId = r.claim_id"),
     ),

@@ -16,8 +16,10 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import Extended, WorkerStore
 from celery_sqlbeat.worker.answers import Answer, Away, Begun
 from celery_sqlbeat.worker.endings import End, backoff_of, ending
+from celery_sqlbeat.worker.header import Header
 from celery_sqlbeat.worker.holding import Holding, Stop
 from celery_sqlbeat.worker.keeper import BEAT, SERVE, WATCH, Keeper
+from celery_sqlbeat.worker.received import Received
 from celery_sqlbeat.worker.standing import Standing
 from celery_sqlbeat.worker.timing import Timing
 from tests.simulation.beats import Host
@@ -43,6 +45,23 @@ class Task:
 
     def __init__(self, body: Body, holding: Holding, message: Message, end: Event, began: float) -> None:
         self.body, self.holding, self.message, self.end, self.began = body, holding, message, end, began
+
+
+class _Unacknowledged:
+    """A message as the worker has it from the broker."""
+
+    def __init__(self, world: "World", message: Message) -> None:
+        self._world, self._number = world, message.number
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether nothing of it is left here; so it is, too, where its connection was lost."""
+        return self._number not in self._world.broker.unacknowledged
+
+
+def _header(message: Message) -> Header:
+    """What the worker reads of it."""
+    return Header(message.store, message.namespace, message.run, message.claim, message.fence, message.retries)
 
 
 class _Noted:
@@ -80,16 +99,22 @@ class Worker(Host):
         standing = Standing(
             heartbeats.nodes(), self._describe, world.settings.heartbeat_interval, self.clock, self.rng.random
         )
+        timing = Timing.of(world.settings)
+        self._tokens = 4.0 * world.settings.lock_timeout * self.rng.random() if self.rng.random() < 0.2 else 0.0
+        """Seconds that a message may wait here for a token of its rate limit."""
+        self.received = Received(lambda lease: timing.interval(lease or world.settings.lock_timeout), self.clock)
         self.keeper = Keeper(
             store.for_worker(name),
-            Timing.of(world.settings),
+            timing,
             self.clock,
             self._ring,
             _Noted(self, heartbeats.for_worker(name)),
             standing,
+            received=self.received,
             rnd=self.rng.random,
             failed=self._overdue,
         )
+        self.received.look_soon = self.keeper.look_soon
         self._rung = {SERVE: False, BEAT: False, WATCH: False}
         self._threads: dict[str, greenlet] = {}
         for step_name, step in ((SERVE, self.keeper.serve), (BEAT, self.keeper.beat), (WATCH, self.keeper.watch)):
@@ -129,13 +154,17 @@ class Worker(Host):
         return self.alive and not self._drains and self._taken < 2 * self._size and self.hub.now >= self.stopped_until
 
     def receive(self, message: Message) -> None:
-        """Take a message; one with an eta waits outside of the pool."""
+        """Take a message; one with an eta, or without a token of its rate limit, waits outside of the pool."""
+        header = _header(message)
+        if not self.received.came(header, _Unacknowledged(self.world, message)):
+            self.world.broker.acknowledge(message.number)
+            return
         self._taken += 1
         expires = None if message.life_seconds is None else self.hub.now + message.life_seconds
         wait = 0.0 if message.eta is None else message.eta - self.hub.now
         if expires is not None and self.hub.now >= expires:
             self._done(message)
-        elif wait > 0:
+        elif (wait := wait + self._tokens * self.rng.random()) > 0:
             self.later(wait, lambda: self._enter(message))
         else:
             self._enter(message)
@@ -217,6 +246,7 @@ class Worker(Host):
     def _begin(self, message: Message, holding: Holding) -> None:
         world, rng = self.world, self.rng
         world.ledger.did("begin")
+        self.received.begun(_header(message))
         body = world.witness.body_checks.begins(self, holding.run, message.retries)
         spec = world.ledger.spec_of_run[holding.run.run_id]
         # In the end nobody is to wait for a pool that has too much to do.

@@ -1,5 +1,6 @@
 """What gathered facts mean: each family of findings by itself."""
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -140,6 +141,15 @@ def test_a_visibility_timeout_shorter_than_a_lease_is_an_error() -> None:
     assert '"visibility_timeout": 14400' in found.remedy
     assert "sqlbeat_lock_timeout" in only(broker.findings(facts(visibility=60.0))).says
     assert list(broker.findings(facts(visibility=None))) == []
+
+
+def test_a_scheduled_task_with_a_strategy_of_its_own_is_named() -> None:
+    told = process(id="w@a/2", kind="worker", queues=("celery",), unleasable=("shop.add", "shop.unscheduled"))
+    found = only(workers.findings(facts([job()], [process(), told])))
+    assert (found.level, found.name) == ("warning", "unleasable")
+    assert "shop.add" in found.says and "shop.unscheduled" not in found.says
+    gone = dataclasses.replace(told, state="stopped")
+    assert "unleasable" not in {each.name for each in workers.findings(facts([job()], [process(), gone]))}
 
 
 def test_a_worker_without_the_extension_is_an_error() -> None:
