@@ -2,13 +2,15 @@
 
 What cannot be written as text is marked with a code key and stays with the beats that have the entry. A wrong entry is
 reported with its name and stops no other. The owner of a `beat_schedule` is the app's name (`Celery("shop")`); where it
-has none, the module or object that its configuration came from.
+has none, the module or object that its configuration came from, or else the module that has the app.
 """
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from celery.beat import ScheduleEntry, Scheduler
@@ -24,7 +26,8 @@ from celery_sqlbeat.schedule import parse, zone_named
 from celery_sqlbeat.schedule.stock import from_celery, to_celery, zone_of
 
 LONGEST_NAME = 200  # characters, as wide as the columns
-_NAMELESS = "celery"
+NAMELESS = "celery"  # the owner of an app of which nothing is known
+_NO_HOME = ("celery", "celery_sqlbeat")  # keep apps of others
 _MARK = 12  # characters of a digest
 _GROUP = "~"
 _FIELDS = ("task", "schedule", "args", "kwargs", "options", "relative", "last_run_at", "total_run_count")
@@ -60,6 +63,8 @@ class CodeSchedule(NamedTuple):
     problems: list[EntryProblem]
     wrong: frozenset[str]
     """Job names of the entries that have a problem: they did not leave the code."""
+    is_named: bool = True
+    """Whether the app itself says whose this is, and not the module that has it."""
 
     def told(self) -> dict[str, str]:
         """A digest of each entry by job name, for the other beats; those with a problem did not leave the code."""
@@ -106,7 +111,7 @@ def read_entries(
     else:
         # Beats with other groups of entries may have the same release of the shop.
         release += f"{_GROUP}{digest(sorted(entries.keys() | wrong))[:_MARK]}"
-    return CodeSchedule(owner, release, entries, problems, frozenset(wrong - entries.keys()))
+    return CodeSchedule(owner, release, entries, problems, frozenset(wrong - entries.keys()), _named(app) is not None)
 
 
 def default_entries(app: Any, names: Mapping[Any, Any]) -> dict[str, Any]:
@@ -118,9 +123,26 @@ def default_entries(app: Any, names: Mapping[Any, Any]) -> dict[str, Any]:
 
 def owner_of(app: Any) -> str:
     """Whose entries these are, among the apps of a namespace."""
+    return job_name_of(_named(app) or _module_of(app) or NAMELESS)
+
+
+def _named(app: Any) -> str | None:
     source = getattr(app, "_config_source", None)
-    named = app.main or (source if isinstance(source, str) else getattr(source, "__name__", None)) or _NAMELESS
-    return job_name_of(named)
+    named: str | None = app.main or (source if isinstance(source, str) else getattr(source, "__name__", None))
+    return named or None
+
+
+def _module_of(app: Any) -> str | None:
+    """The module that has an app without a name: the first of those, as the one that `-A` names is imported first."""
+    for name, module in list(sys.modules.items()):
+        held = list(getattr(module, "__dict__", {}).values())
+        if name.partition(".")[0] in _NO_HOME or not any(one is app for one in held):
+            continue
+        if name != "__main__":
+            return name
+        file = getattr(module, "__file__", None)
+        return Path(file).stem if file else None
+    return None
 
 
 def shown_release(release: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from celery_sqlbeat.beat.code import CodePlanner
 from celery_sqlbeat.beat.code_calls import CodeCalls
-from celery_sqlbeat.beat.entries import CodeSchedule, shown_release
+from celery_sqlbeat.beat.entries import NAMELESS, CodeSchedule, shown_release
 from celery_sqlbeat.beat.neighbours import problems
 from celery_sqlbeat.model import Beside, LivingRelease
 from celery_sqlbeat.store.protocol import CodeStore, CodeTally, Imported, NewestRelease
@@ -59,6 +59,8 @@ class Importing:
         code = self._code
         newest = self._newest()
         done = self._import()
+        if not code.is_named and self._adopt_of_the_nameless(done):
+            done = self._import()
         for name, owner in done.kept.items():
             logger.error("entry %s is left out: a job of %s has this name already", name, owner or "the table")
         if done.winner != code.release:
@@ -91,6 +93,13 @@ class Importing:
         done = self._store.import_code(code.owner, code.release, self._plan, self._alive_seconds, self._told)
         self._tally, self._spared, self._beside = done.tally, done.spared, done.beside
         return done
+
+    def _adopt_of_the_nameless(self, done: Imported) -> bool:
+        """Take over what this app defined while no name was known of it, once no beat of such an app is alive."""
+        names = [name for name, owner in done.kept.items() if owner == NAMELESS]
+        if not names or any(one.owner == NAMELESS for one in self._store.living(self._alive_seconds)):
+            return False
+        return bool(self._store.adopt(self._code.owner, NAMELESS, names))
 
     def _tell(self, done: Imported) -> None:
         logger.info(

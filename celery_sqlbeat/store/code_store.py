@@ -4,7 +4,7 @@ Decides nothing about jobs: which rows are added, changed or left is the plan's,
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
@@ -115,12 +115,13 @@ class SqlCodeStore:
 
         return self._database.write(work)
 
-    def adopt(self, owner: str, former_owner: str) -> list[str]:
+    def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
         mine = {"namespace": self._namespace, "code_owner": former_owner}
 
         def work(session: Session) -> list[str]:
             session.fetch("lock_releases", **mine)
-            rows = sorted((CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine)), key=_run_order)
+            found = (CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine))
+            rows = sorted((row for row in found if names is None or row.job_name in names), key=_run_order)
             adopted: list[str] = []
             for batch in _batches(rows):
                 ids = [(row.job_id,) for row in batch]

@@ -3,7 +3,7 @@
 A miss is an absence in the answer, not an exception. A TransientError is raised where trying again later may help.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -229,8 +229,8 @@ class CodeStore(Protocol):
         May safely run twice.
         """
 
-    def adopt(self, owner: str, former_owner: str) -> list[str]:
-        """Make the jobs of an app those of another one; returns their names."""
+    def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
+        """Make the jobs of an app, or those of these names, those of another one; returns their names."""
 
 
 class Extended(NamedTuple):

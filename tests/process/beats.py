@@ -143,7 +143,7 @@ class Shop:
             )
         )
 
-    def start(self, command: str = "beat", *options: str, **environ: str) -> Beat:
+    def start(self, command: str = "beat", *options: str, app: str = "shop", **environ: str) -> Beat:
         """Start a beat, or another command that runs one."""
         log = self.folder / f"{command}-{len(self.beats)}.log"
         arguments = [
@@ -152,16 +152,18 @@ class Shop:
             *(["--pidfile="] if command == "beat" else []),
             *options,
         ]
-        beat = Beat(self.spawn(log, command, *arguments, **environ), log)
+        beat = Beat(self.spawn(log, command, *arguments, app=app, **environ), log)
         self.beats.append(beat)
         return beat
 
-    def spawn(self, log: Path, command: str, *options: str, **environ: str) -> "subprocess.Popen[bytes]":
+    def spawn(
+        self, log: Path, command: str, *options: str, app: str = "shop", **environ: str
+    ) -> "subprocess.Popen[bytes]":
         """Start a command of Celery in a session of its own."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SQLBEAT_")}
         with log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", command, "-l", "info", *options],
+                [sys.executable, "-W", "ignore", "-m", "celery", "-A", app, command, "-l", "info", *options],
                 cwd=self.folder,
                 env={
                     **inherited,

@@ -114,6 +114,31 @@ def test_two_apps_in_one_namespace_claim_their_own_jobs(make_shop: MakeShop, dat
     assert sent["direct"]["office-job"] >= 6 and "shop-job" not in sent["direct"]
 
 
+def test_two_apps_without_a_name_keep_their_jobs_apart(make_shop: MakeShop) -> None:
+    """Even where both have an entry of the same name: the second is told that it is left out."""
+    shop = make_shop("postgresql", "redis")
+    shop.write({"same": EVERY, "shop-job": EVERY}, sqlbeat_poll_interval=0.5)
+    text = (shop.folder / "shop.py").read_text().replace('Celery("shop", ', "Celery(")
+    (shop.folder / "shop.py").write_text(text)
+    (shop.folder / "office.py").write_text(text.replace("shop-job", "office-job"))
+    one = shop.start()
+    wait_for_more_of(shop, "same", "shop-job")
+    assert shop.store.for_code().owners().keys() == {"shop"}
+    other = shop.start(app="office")
+    wait_for_more_of(shop, "same", "shop-job", "office-job")
+    other.says("entry same is left out: a job of shop has this name already")
+    senders = {(run.job_name, str(run.claimed_by).split("/")[1]) for run in shop.runs()}
+    ours, theirs = str(one.process.pid), str(other.process.pid)
+    assert senders == {("same", ours), ("shop-job", ours), ("office-job", theirs)}
+    one.stop()
+    other.stop()
+    # As before modules gave such apps a name.
+    shop.statement("UPDATE Jobs SET CodeOwner = 'celery'")
+    again = shop.start(app="office")
+    wait_for_more_of(shop, "office-job", "same")
+    assert shop.store.for_code().owners()["office"] >= 2, again.log
+
+
 def test_the_jobs_of_an_app_that_was_renamed_stand_still_until_they_are_adopted(make_shop: MakeShop) -> None:
     shop = make_shop("postgresql", "redis")
     entry = "app.conf.beat_schedule = {'job': {'task': 'shop.add', 'schedule': 0.5}}\n"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -279,6 +280,21 @@ def test_the_owner_is_the_app_or_the_source_of_its_configuration() -> None:
     app = Celery(set_as_current=False)
     app.config_from_object("tests.servers")
     assert owner_of(app) == "tests.servers"
+
+
+def test_the_owner_of_an_app_without_a_name_is_the_module_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, plain = Celery(set_as_current=False), {"a": {"task": "t", "schedule": 5}}
+    for name, held in (
+        ("celery.elsewhere", app),
+        ("theirs", Celery(set_as_current=False)),
+        ("ours", app),
+        ("later", app),
+    ):
+        module = ModuleType(name)
+        module.any_name = held  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    assert owner_of(app) == "ours"
+    assert not read_entries(app, plain).is_named and read_entries(app_of("shop"), plain).is_named
 
 
 def test_the_release_follows_what_the_entries_say() -> None:
