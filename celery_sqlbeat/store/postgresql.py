@@ -25,6 +25,10 @@ from celery_sqlbeat.url import DatabaseUrl
 logger = logging.getLogger(__name__)
 
 
+_MIGRATION_SECONDS = (
+    86_400.0  # of large tables may take long, and the others wait for it; the server says if it is gone
+)
+
 _FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
 
 
@@ -64,6 +68,7 @@ class PostgresqlSession:
         self._connection = connection
         self._blocks = blocks
         self._clock = clock
+        self._usual_patience: float | None = None
         self._instants: dict[str, tuple[int, ...]] = {}  # by block: which columns of its rows are instants
 
     def begin(self) -> None:
@@ -71,8 +76,10 @@ class PostgresqlSession:
 
     def commit(self) -> None:
         self._connection.execute("COMMIT")
+        self._be_impatient()
 
     def rollback(self) -> None:
+        self._be_impatient()
         if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             self._connection.execute("ROLLBACK")
 
@@ -137,7 +144,17 @@ class PostgresqlSession:
         self._connection.execute(text)
 
     def migration_lock(self) -> None:
+        if isinstance(self._connection, Patient):
+            self._usual_patience = self._connection.patience
+            self._connection.patience = _MIGRATION_SECONDS
+        # By itself: a statement that runs keeps the time-out that it began with.
+        self._connection.execute(b"SET LOCAL statement_timeout = 0")
         self.fetch("migration_lock")
+
+    def _be_impatient(self) -> None:
+        """Back to the usual patience after a migration."""
+        if self._usual_patience is not None and isinstance(self._connection, Patient):
+            self._connection.patience, self._usual_patience = self._usual_patience, None
 
     def close(self) -> None:
         self._connection.close()

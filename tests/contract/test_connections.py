@@ -441,6 +441,19 @@ def test_a_server_that_does_not_answer_is_given_up_by_who_takes_the_steps(world:
     store.close()
 
 
+@on_postgresql
+def test_a_migration_takes_as_long_as_it_takes_and_what_follows_does_not(place: Place) -> None:
+    url = cast(Any, place.dialect())._url
+    session = cast(Any, dialect_for(url, 0.3).connect())
+    usual = session._connection.patience
+    session.begin()
+    session.migration_lock()
+    session.script(f"SELECT pg_sleep({usual + 0.5})")
+    session.commit()
+    assert session._connection.patience == usual
+    session.close()
+
+
 @on_servers
 def test_a_slow_statement_ends_the_call_in_time(world: World, place: Place) -> None:
     store = impatient(place, world)
