@@ -17,7 +17,7 @@ from celery_sqlbeat.beat.refusals import KEY, Refusals
 from celery_sqlbeat.beat.standing import Standing
 from celery_sqlbeat.beat.unknown_tasks import UnknownTasks
 from celery_sqlbeat.errors import DatabaseAway, StoreError
-from celery_sqlbeat.lifecycle import Backoff, Ending, after_refusal
+from celery_sqlbeat.lifecycle import LEFT_TO_OTHERS, Backoff, Ending, after_refusal
 from celery_sqlbeat.model import Attempt, Claim, DueJob, Plan
 from celery_sqlbeat.store.protocol import Answer, BeatStore, Plans
 
@@ -175,12 +175,27 @@ class Firing:
         leased, forgotten = self._by_kind(published.confirmed)
         queued = {sent.claim.run_id: sent.queued_seconds for sent in leased}
 
+        # Nobody will say when these end, so they do not count among the runs that go on beside each other.
+        unseen = {
+            sent.claim.run_id
+            for sent in published.confirmed
+            if sent.claim.max_parallel is not None and not self._standing.leases(sent.queue)
+        }
+
+        def left_to_others(claims: Sequence[Claim]) -> Answer:
+            return self._store.mark_dispatched(claims, LEFT_TO_OTHERS)
+
         def published_ones(claims: Sequence[Claim]) -> Answer:
             return self._store.mark_published([(claim, queued[claim.run_id]) for claim in claims])
 
         return (
             *self._noting(published.confirmed, until),
-            Mark(forgotten, self._store.mark_dispatched, until),
+            Mark([claim for claim in forgotten if claim.run_id not in unseen], self._store.mark_dispatched, until),
+            *(
+                [Mark([claim for claim in forgotten if claim.run_id in unseen], left_to_others, until)]
+                if unseen
+                else ()
+            ),
             Mark([sent.claim for sent in leased], published_ones, until),
             *self._cancelling(published.declined, until),
             *self._failing(published.refused, until),

@@ -157,8 +157,8 @@ class SqlBeatStore:
         rows = sorted(((c.job_id, c.run_id, c.claim_id, c.fence) for c in claims), key=_by_run)
         return {row[0] for row in self._database.read("read_unmarked", rows)} if rows else set()
 
-    def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
-        return self._release_claims(claims, Ending(DISPATCHED))
+    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Answer:
+        return self._release_claims(claims, Ending(DISPATCHED, reason))
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
         return self._release_claims(claims, given_back(reason, seconds))()

@@ -129,7 +129,7 @@ class BeatStore(Protocol):
     def unmarked(self, claims: Iterable[Claim]) -> set[str]:
         """Of claims that a mark missed, the run ids of those that are still this beat's to record."""
 
-    def mark_dispatched(self, claims: Iterable[Claim]) -> Answer:
+    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Answer:
         """Begin to record slots that were fired and forgotten: their jobs go on at once."""
 
     def give_back(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from celery_sqlbeat.definition import Rules
 from celery_sqlbeat.diagnosis.reading import read_slow
-from celery_sqlbeat.lifecycle import DLQ, RETRY, SUCCESS, Ending
+from celery_sqlbeat.lifecycle import DLQ, LEFT_TO_OTHERS, RETRY, SUCCESS, Ending
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.policy import policies_from_setting
 from tests.contract.world import NOON, World
@@ -276,6 +276,13 @@ def test_a_message_that_waits_for_a_worker_counts_among_max_parallel(world: Worl
     world.later(2)
     assert world.claim().claims == []
     assert history(world, name)[-1][1:3] == ("skipped", "overlap")
+
+
+def test_what_nobody_will_tell_the_end_of_does_not_count_among_max_parallel(world: World) -> None:
+    add(world, "allow", max_parallel=1)
+    world.beat.mark_dispatched([world.claim_one()], LEFT_TO_OTHERS)()
+    world.later(2)
+    assert world.claim_one().slot.scheduled_for == NOON + 2 * SECOND
 
 
 # what is told of it
