@@ -87,7 +87,8 @@ def assemble(
     importing.bring()
     tell_left_rows(store)
     planner = Planner(rules, machine.ids, custom_slots(code, imported.since, questions))
-    sight = Sight(settings.heartbeat_interval + _LONGEST_PAUSE, 2 * settings.poll_interval, machine.clock)
+    patience = settings.heartbeat_interval + _LONGEST_PAUSE
+    sight = Sight(patience, settings.dispatch_timeout, 2 * settings.poll_interval, machine.clock)
     beat_store = store.for_beat(standing.name)
     bystanders = None
     if look_at is not None:

@@ -63,8 +63,8 @@ class Reaping:
         endings: list[tuple[HeldLease, Ending]] = []
         waiting: list[tuple[HeldLease, Republish]] = []
         for lease in found:
-            if lease.started and not self._sight.may_reclaim():
-                continue  # its worker may live, and gets the chance to say so
+            if not (self._sight.may_reclaim() if lease.started else self._sight.may_take_claims()):
+                continue  # its worker, or its beat, may live, and gets the chance to say so
             answer = self._answer(lease)
             if answer is None:
                 continue

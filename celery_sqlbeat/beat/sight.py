@@ -1,6 +1,7 @@
-"""What a beat knows of the server's clock and of outages: whether it may take leases from their holders.
+"""What a beat knows of the server's clock and of outages: whether it may take leases and claims from their holders.
 
-Pure but for the monotonic clock that it is given. After an outage living workers extend their leases first.
+Pure but for the monotonic clock that it is given. After an outage, or where the server's clock was set, living workers
+extend their leases first, and living beats publish and record what they have claimed.
 """
 
 import time
@@ -13,13 +14,21 @@ _JUMP_SECONDS = 1.0  # two clocks that drift by more than this between two looks
 class Sight:
     """Holds what the server's clock says against this process's monotonic one."""
 
-    def __init__(self, patience_seconds: float, longest_absence: float, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        patience_seconds: float,
+        claim_seconds: float,
+        longest_absence: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`claim_seconds`: so long a beat may publish what it has claimed, by its own monotonic clock."""
         self._patience = patience_seconds
+        self._claim_seconds = claim_seconds
         self._longest_absence = longest_absence
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
         self._is_away = False
-        self._reclaim_from = clock() + patience_seconds  # a new beat does not know what was before it
+        self._lost_at = clock()  # a new beat does not know what was before it
 
     def saw(self, server_now: datetime, sent_at: float) -> None:
         """The server said what time it is, to a statement sent at that monotonic instant."""
@@ -38,8 +47,12 @@ class Sight:
 
     def lost(self) -> None:
         """The database is out of sight, or was: whoever lives gets the chance to extend its lease."""
-        self._reclaim_from = self._clock() + self._patience
+        self._lost_at = self._clock()
 
     def may_reclaim(self) -> bool:
         """Whether living workers have had the time to extend their leases."""
-        return self._clock() >= self._reclaim_from
+        return self._clock() >= self._lost_at + self._patience
+
+    def may_take_claims(self) -> bool:
+        """Whether living beats have had the time to publish, and to record, what no worker has begun."""
+        return self._clock() >= self._lost_at + self._claim_seconds

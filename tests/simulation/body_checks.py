@@ -32,13 +32,8 @@ class BodyChecks:
         self._ledger.copies[key] += 1
         if self._ledger.copies[key] > MOST_COPIES:
             self._fail("G9", f"{self._ledger.copies[key]} messages for one claim of {run.job_name}", run.job_id)
-        if (run.claim_id, run.state) == (message.claim, "scheduled") or (
-            run.claim_id != message.claim and self._ledger.hub.now - self._ledger.jumped_at > self._dispatch()
-        ):
+        if run.claim_id != message.claim or run.state == "scheduled":
             self._fail("G5", f"{process.name} published a claim of {run.job_name} that it has lost", run.job_id)
-
-    def _dispatch(self) -> float:
-        return self._ledger.settings.dispatch_timeout
 
     def dropped(self, worker: Process, message: Message) -> None:
         """A worker was told that a message is stale."""

@@ -208,12 +208,16 @@ MUTANTS = (
         "reclaim at once after an outage",
         (
             "celery_sqlbeat/beat/sight.py",
-            "    def lost(self) -> None:\n"
-            '        """The database is out of sight, or was: whoever lives gets the chance to extend its lease."""\n'
-            "        self._reclaim_from = self._clock() + self._patience",
-            "    def lost(self) -> None:\n"
-            '        """The database is out of sight, or was: whoever lives gets the chance to extend its lease."""\n'
-            "        self._reclaim_from = self._clock()",
+            "return self._clock() >= self._lost_at + self._patience",
+            "return True",
+        ),
+    ),
+    _mutant(
+        "take claims from their beats at once after the clock was set",
+        (
+            "celery_sqlbeat/beat/sight.py",
+            "return self._clock() >= self._lost_at + self._claim_seconds",
+            "return True",
         ),
     ),
     _mutant(

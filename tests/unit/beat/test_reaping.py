@@ -3,13 +3,15 @@
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
+
 from celery_sqlbeat.beat.reaping import Reaping
 from celery_sqlbeat.beat.sight import Sight
-from celery_sqlbeat.lifecycle import RUNNING, Ending
+from celery_sqlbeat.lifecycle import CLAIMED, RUNNING, Ending
 from celery_sqlbeat.model import HeldLease
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
-PATIENCE = 45.0
+PATIENCE, DISPATCH = 45.0, 15.0
 
 
 class House:
@@ -20,9 +22,10 @@ class House:
     def __init__(self) -> None:
         self.time = 0.0
         self.jumped = 0.0
+        self.state = RUNNING
         self.keys: list[str] = []
         self.taken: list[str] = []
-        self.sight = Sight(PATIENCE, 120.0, self.clock)
+        self.sight = Sight(PATIENCE, DISPATCH, 120.0, self.clock)
         me: Any = self
         self.reaping = Reaping(me, me, me, me, self.sight, 5, 15.0, 500, self.clock)
 
@@ -35,7 +38,7 @@ class House:
     def ended(self, batch_size: int) -> list[HeldLease]:
         names = HeldLease._fields
         facts: dict[str, Any] = dict.fromkeys(names)
-        facts |= {"run_id": "run", "state": RUNNING, "started": True, "attempt": 1, "fence": 1}
+        facts |= {"run_id": "run", "state": self.state, "started": self.state == RUNNING, "attempt": 1, "fence": 1}
         facts |= {"lost_leases": 0, "lease_seconds": 120.0}
         return [HeldLease(**{**facts, "now": self.server_now()})]
 
@@ -43,6 +46,12 @@ class House:
         found = {lease.run_id for lease, _ in endings}
         self.taken += found
         return found
+
+    def is_own(self, job_name: str, owner: str | None) -> bool:
+        return False
+
+    def is_sent_by_others(self, job_name: str, owner: str | None) -> bool:
+        return False
 
     def extend_queued(self, waiting: list[Any]) -> set[str]:
         return set()
@@ -65,3 +74,32 @@ def test_a_clock_that_is_set_between_the_look_and_the_reading_of_leases_takes_no
     house.jumped = 300.0
     house.reaping.reap()
     assert house.taken == []
+
+
+@pytest.mark.parametrize("jump", [300.0, -300.0])
+def test_a_clock_that_is_set_takes_no_claim_from_a_beat_that_may_still_publish_it(jump: float) -> None:
+    house = House()
+    house.state = CLAIMED
+    house.sight.saw(house.server_now(), house.time)
+    house.time = DISPATCH + 1
+    house.sight.saw(house.server_now(), house.time)
+    house.jumped = jump
+    house.reaping.reap()
+    assert house.taken == []
+    house.time += DISPATCH - 1
+    house.reaping.reap()
+    assert house.taken == []
+    house.time += 2
+    house.reaping.reap()
+    assert house.taken == ["run"]
+
+
+def test_a_new_beat_takes_a_claim_once_its_beat_cannot_publish_it_any_more() -> None:
+    house = House()
+    house.state = CLAIMED
+    house.time = DISPATCH - 1
+    house.reaping.reap()
+    assert house.taken == []
+    house.time = DISPATCH + 1
+    house.reaping.reap()
+    assert house.taken == ["run"]

@@ -44,7 +44,7 @@ class House:
         self.seconds_left: float | None = None
         self.is_away = False
         self.absence: StoreError = DatabaseAway("away")
-        self.sight = Sight(PATIENCE, 2 * poll, self.clock)
+        self.sight = Sight(PATIENCE, 15.0, 2 * poll, self.clock)
         self.claimable = Claimable()
         self.questions = Questions()
         me: Any = self
