@@ -10,6 +10,7 @@ from celery_sqlbeat.beat.neighbours import other_apps, other_releases
 from celery_sqlbeat.beat.strangers import REMEDY
 from celery_sqlbeat.diagnosis.facts import Facts, Ground
 from celery_sqlbeat.diagnosis.finding import Finding, listed
+from celery_sqlbeat.handle.knowing import known_in
 
 MOST_JOBS = 20  # that are named one by one
 
@@ -21,6 +22,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _neighbours(facts, facts.ground)
     yield from _collisions(facts, facts.ground)
     yield from _orphans(facts, facts.ground)
+    yield from _mixed_queues(facts, facts.ground)
     for one in facts.ground.doubled[:MOST_JOBS]:
         yield Finding("error", "scheduler", str(one), REMEDY)
 
@@ -69,3 +71,25 @@ def _orphans(facts: Facts, ground: Ground) -> Iterator[Finding]:
             f"{count} enabled jobs belong to the app {owner}, which has no living beat: nobody claims them",
             f"start a beat of {owner}; if it was renamed: celery -A app sqlbeat jobs adopt --owner {owner}",
         )
+
+
+def _mixed_queues(facts: Facts, ground: Ground) -> Iterator[Finding]:
+    """Queues whose workers lack each other's scheduled tasks: a deployment adds or removes, it rarely does both."""
+    wanted: dict[str, set[str]] = {}
+    for job in ground.jobs.seen:
+        if job.queue is not None:
+            wanted.setdefault(job.queue, set()).add(job.task)
+    for queue, tasks in sorted(wanted.items()):
+        known = [tasks & each for each in known_in(ground.knowers, queue) if each is not None]
+        pair = next(((one, other) for one in known for other in known if one - other and other - one), None)
+        if pair is not None:
+            one, other = pair
+            name = facts.code.owner if facts.code is not None and facts.code.owner else "shop"
+            yield Finding(
+                "error",
+                "apps",
+                f"workers of queue {queue!r} get each other's tasks: some know {listed(sorted(one - other))}, others "
+                f"{listed(sorted(other - one))}",
+                f'give each app a queue and a namespace of its own: task_default_queue = "{name}" and '
+                f'sqlbeat_namespace = "{name}"',
+            )

@@ -14,6 +14,7 @@ from celery_sqlbeat.diagnosis import Finding, apps, broker, clock, code, configu
 from celery_sqlbeat.diagnosis.facts import Code, Facts, Ground, Jobs, SeenJob, Wire
 from celery_sqlbeat.diagnosis.finding import listed
 from celery_sqlbeat.errors import DatabaseAway, DriverMissing, MigrationChanged, SchemaError, StoreError
+from celery_sqlbeat.handle.knowing import Knower
 from celery_sqlbeat.handle.status import Process
 from celery_sqlbeat.model import LivingRelease
 from celery_sqlbeat.policy import Policy
@@ -335,3 +336,16 @@ def test_a_task_id_in_the_options_is_replaced_and_that_is_said() -> None:
     found = facts([replace(job(), has_task_id=True)])
     notes = [one for one in code.findings(found) if "task_id" in one.says]
     assert [(one.level, "a" in one.says) for one in notes] == [("note", True)]
+
+
+def test_workers_of_one_queue_that_lack_each_others_tasks_are_an_error() -> None:
+    def found(*workers: set[str]) -> list[Finding]:
+        gathered = facts([job("a", "shop.a"), job("b", "office.b"), job("c", "other.c", queue="else")])
+        assert gathered.ground is not None
+        knowers = [Knower(frozenset({"celery"}), frozenset(tasks)) for tasks in workers]
+        return list(apps.findings(replace(gathered, ground=replace(gathered.ground, knowers=knowers))))
+
+    assert found({"shop.a", "office.b"}, {"shop.a"}) == found({"shop.a"}, set()) == found() == []
+    (one,) = found({"shop.a", "x"}, {"office.b"})
+    assert (one.level, one.name) == ("error", "apps") and "shop.a, others office.b" in one.says
+    assert 'sqlbeat_namespace = "shop"' in one.remedy and 'task_default_queue = "shop"' in one.remedy
