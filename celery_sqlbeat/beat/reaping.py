@@ -134,7 +134,8 @@ class Reaping:
             again = carried(self._store, again, are_copies=True)
         if again:
             logger.warning("%d messages were not taken by any worker in time; they are published again", len(again))
-            for claim, reason in self._publisher.publish(again, until).failed:
+            published = self._publisher.publish(again, until)
+            for claim, reason in [*published.failed, *(each[:2] for each in published.refused)]:
                 # Nothing is lost: it is seen again at its next deadline.
                 logger.error("job %s, fence %d was not published again: %s", claim.job_name, claim.fence, reason)
         return len(won)

@@ -70,6 +70,9 @@ class Sender:
         self._apply_entry, self._entry_of = apply_entry, entry_of
         self._outlet: Outlet | None = None
         self._likenesses: dict[Key | None, Likeness] = {}
+        self._routes_by_name = False
+        self._queues: dict[Key, str | None] = {}
+        """Where kinds go, for as long as likenesses live; only where the name of the task and the options decide."""
         self._born = 0.0
         self._raised: Exception | None = None
         self._watched = False
@@ -92,16 +95,18 @@ class Sender:
         self._is_hooked = self.is_watched
         self._is_stock = is_stock_app(app, outlet.producer)
         heard = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+        self._routes_by_name = routes_by_name_alone(app)
         self._learns = (
             self._is_stock
             and not any(signal.receivers for signal in heard)
             and not conf.task_send_sent_event
             and conf.task_protocol == 2
-            and routes_by_name_alone(app)
+            and self._routes_by_name
         )
         now = time.monotonic()
         if outlet is not self._outlet or outlet.returned or now - self._born > LONGEST_LIFE:
             self._likenesses.clear()
+            self._queues.clear()
             self._outlet, outlet.returned, self._born = outlet, False, now
 
     def send(self, claim: Claim, outlet: Outlet) -> Destination:
@@ -229,7 +234,14 @@ class Sender:
 
     def queue_of(self, claim: Claim) -> str | None:
         """The queue that the message of this claim goes to; None where that is decided elsewhere, or unknown."""
-        return queue_of(self._app, claim)
+        key = key_of(claim) if self._routes_by_name else None
+        if key is None:
+            return queue_of(self._app, claim)
+        if key not in self._queues:
+            if len(self._queues) >= MOST_KINDS:
+                self._queues.clear()
+            self._queues[key] = queue_of(self._app, claim)
+        return self._queues[key]
 
 
 def _as_it_is_now(apply_entry: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
 
 from celery_sqlbeat.beat.refusals import KEY, TOLD_SECONDS
+from celery_sqlbeat.details import read
 from celery_sqlbeat.model import JobRecord, SeenNode
 from celery_sqlbeat.store import Store
 
@@ -28,16 +28,19 @@ def _told(nodes: Sequence[SeenNode]) -> dict[str, tuple[int, str, datetime]]:
     for node in nodes:
         if node.kind != "beat" or node.stopped_at is not None:
             continue
-        for name, one in _of(node).items():
-            at = node.heartbeat_at - timedelta(seconds=float(one["seconds_ago"]))
+        for name, times, error, seconds_ago in _of(node):
+            at = node.heartbeat_at - timedelta(seconds=seconds_ago)
             if (node.now - at).total_seconds() < TOLD_SECONDS and (name not in found or found[name][2] < at):
-                found[name] = int(one["times"]), str(one["error"]), at
+                found[name] = times, error, at
     return found
 
 
-def _of(node: SeenNode) -> dict[str, Any]:
-    told: dict[str, Any] = (json.loads(node.details) if node.details else {}).get(KEY) or {}
-    return told
+def _of(node: SeenNode) -> Iterator[tuple[str, int, str, float]]:
+    """What a beat tells; of another release, whatever is not as expected says nothing."""
+    told = read(node.details).get(KEY)
+    for name, one in told.items() if isinstance(told, dict) else ():
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            yield str(name), int(one["times"]), str(one["error"]), min(float(one["seconds_ago"]), TOLD_SECONDS)
 
 
 def _went_on(row: JobRecord, at: datetime) -> bool:
