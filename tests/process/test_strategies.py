@@ -71,7 +71,7 @@ def test_what_a_strategy_has_when_its_worker_ends_is_another_attempt(make_worker
     assert shop.attempts(kept)[0].lost_leases == 0
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_each_strategy_starts_an_attempt_once_and_leaves_an_outcome(make_workers: MakeWorkers, pool: str) -> None:
     shop = make_workers(Lane(pool, "redis" if pool == "prefork" else "rabbitmq", "postgresql", "early"))
     shop.write_app(None, EXTRA, sqlbeat_max_retries=0)
