@@ -16,7 +16,7 @@ class Stale(NamedTuple):
 
     reason: str = "stale"
     ends: bool = False
-    """Whether its slot has ended with that, which nobody else will say."""
+    """Whether its slot has ended with that, or has no row any more: nobody else will speak of it."""
     expired: bool = False
     """Whether a beat has ended its slot because the message was too old: Celery says so of its task."""
 

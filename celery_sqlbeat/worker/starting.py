@@ -171,7 +171,7 @@ class Starts:
             if why is None:
                 self._settle(one, Away("what kept its run from beginning has passed"))
             else:
-                ends = refused is not None and refused.reason in (OVERLAP, JOB_DELETED)
+                ends = refused is None or refused.reason in (OVERLAP, JOB_DELETED)
                 self._settle(one, Stale(why, ends, has_expired(refused)))
 
     def _failed(self, batch: list[Ask], error: StoreError) -> None:
