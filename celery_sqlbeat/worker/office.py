@@ -110,6 +110,10 @@ class Office:
                     return
         self._ask(self.keeper, header, request, answered, ahead)
 
+    def is_own(self, header: Header) -> bool:
+        """Whether a message is known to be of this worker's store and namespace."""
+        return self.keeper is not None and self._is_mine(header)
+
     def is_for_anybody(self, header: Header) -> bool:
         """Whether a message that was fired and forgotten is none of this worker's store."""
         return self._is_storeless if self.keeper is None else not self._is_mine(header)

@@ -69,7 +69,7 @@ class Reception:
         def receive(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
             found = _found(message, body)
             if isinstance(found, Header) and not (found.forgotten and self._office.is_for_anybody(found)):
-                if not self._received.came(found, message):
+                if not self._received.came(found, message) and self._office.is_own(found):
                     return self._drop(message, name)
                 if is_own:
                     return self._begin(found, message, name, partial(strategy, **more), body, *rest)
