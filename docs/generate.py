@@ -61,7 +61,7 @@ WALK = (
         "claim",
         "a batch in one transaction, while the broker confirms the batch before",
         ("beat/firing.py", "store/beat_store.py"),
-        ("read_outbox", "read_due", "read_attempts", "claim_jobs", "insert_runs", "reopen_runs"),
+        ("read_outbox", "read_due", "lock_attempts", "read_attempts", "claim_jobs", "insert_runs", "reopen_runs"),
     ),
     Step(
         "plan",

@@ -104,6 +104,7 @@ class SqlBeatStore:
             due = self._due(session, batch_size, claimable)
             if among is not None:
                 due = [job for job in due if job.job_id in among]
+            due = _unlocked(session, due)
             seen[:] = due
             made = plan(due, _attempts(session, due), partial(_beside, session))
             if renumbered:
@@ -385,8 +386,20 @@ def _beside(session: Session, job_id: str) -> int:
     return int(session.fetch("read_beside", job_id=job_id, queued_seconds=LONGEST_QUEUED_SECONDS)[0][0])
 
 
+def _prior(due: Sequence[DueJob]) -> list[tuple[str]]:
+    """The attempts that the next ones of these jobs go on with."""
+    return [(run_id,) for job in due for run_id in (job.left_run_id, job.run_id) if run_id is not None]
+
+
+def _unlocked(session: Session, due: list[DueJob]) -> list[DueJob]:
+    """The jobs whose attempts can be written without waiting; one that somebody keeps locked must not stop them."""
+    prior = sorted(_prior(due))
+    locked = {row[0] for row in session.fetch("lock_attempts", prior)} if prior else set()
+    return [job for job in due if not locked & {job.left_run_id, job.run_id}] if locked else due
+
+
 def _attempts(session: Session, due: Sequence[DueJob]) -> dict[str, Attempt]:
-    wanted = [(run_id,) for job in due for run_id in (job.left_run_id, job.run_id) if run_id is not None]
+    wanted = _prior(due)
     return {row[0]: Attempt._make(row) for row in session.fetch("read_attempts", wanted)} if wanted else {}
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError, TransientError
-from celery_sqlbeat.lifecycle import after_success, given_back
+from celery_sqlbeat.lifecycle import Ending, after_success, given_back
 from celery_sqlbeat.model import Mend, Node, Quarantine
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.breaker import Breaker
@@ -341,6 +341,22 @@ def test_what_a_beat_records_passes_by_a_row_that_is_locked(world: World, place:
     claims = [claim for claim in claims if claim.run_id in left]
     assert not claims or act() == left
     assert world.beat.unmarked(claims) == set()
+
+
+@on_servers
+def test_an_attempt_that_is_locked_keeps_no_other_job_from_being_claimed(world: World, place: Place) -> None:
+    locked = world.add()
+    world.finish(world.running(), Ending("retry", "failed", 0.0, 1))
+    free = world.add()
+    holder = holding(place, locked, "JobRuns")
+    began = time.monotonic()
+    assert [claim.job_name for claim in world.claim().claims] == [free]
+    assert world.claim().claims == []
+    assert time.monotonic() - began < 1.0
+    holder.rollback()
+    holder.close()
+    (claim,) = world.claim().claims
+    assert (claim.job_name, claim.slot.attempt) == (locked, 2)
 
 
 @on_servers

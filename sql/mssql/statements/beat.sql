@@ -82,6 +82,26 @@ FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
+-- name: lock_attempts
+-- rows: run_id uniqueidentifier
+-- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
+-- next look.
+-- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
+DECLARE @free TABLE (RunId uniqueidentifier NOT NULL, ClaimId uniqueidentifier NULL);
+
+-- ClaimId is in no index, so that the rows themselves are locked.
+INSERT INTO @free (RunId, ClaimId)
+SELECT r.RunId, r.ClaimId
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT k.RunId
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS k WITH (INDEX (JobRuns_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.RunId = p.run_id
+WHERE NOT EXISTS (SELECT 1 FROM @free AS f WHERE f.RunId = k.RunId)
+OPTION (LOOP JOIN, FORCE ORDER);
+
 -- name: read_attempt_numbers
 -- rows: job_id uniqueidentifier, scheduled_for datetime2(6), kind varchar(20)
 -- A missing row: the slot has no attempt yet.

@@ -49,6 +49,17 @@ SELECT
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]);
 
+-- name: lock_attempts
+-- rows: run_id uuid
+-- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
+-- next look.
+WITH p (run_id) AS (:rows)
+
+SELECT r.RunId
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+WHERE (SELECT 1 FROM JobRuns AS l WHERE l.RunId = r.RunId FOR NO KEY UPDATE SKIP LOCKED) IS NULL;
+
 -- name: read_attempt_numbers
 -- rows: job_id uuid, scheduled_for timestamptz, kind text
 -- A missing row: the slot has no attempt yet.

@@ -50,6 +50,13 @@ SELECT
 FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
 
+-- name: lock_attempts
+-- rows: run_id
+-- Before a claim writes what it goes on with: here who writes has locked everything already. Always zero rows.
+WITH p (run_id) AS (:rows)
+
+SELECT p.run_id AS RunId FROM p WHERE p.run_id IS NULL;
+
 -- name: read_attempt_numbers
 -- rows: job_id, scheduled_for, kind
 -- A missing row: the slot has no attempt yet.
