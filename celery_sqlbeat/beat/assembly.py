@@ -167,7 +167,8 @@ def _results(app: Any, store: Store, poll: float, machine: Machine) -> Duties:
     """A thread of its own: Celery may wait long for a result backend that is away."""
 
     def end() -> float:
-        return 0.0 if end_results(app, store.results()) else poll
+        # Workers do so at once; what is left here is of dead ones, and of those that cannot.
+        return 0.0 if end_results(app, store.results()) else 5 * poll
 
     duty = Duty("ending the results of earlier attempts", end, machine.clock, machine.random)
     return Duties("results", [duty], machine.clock)
@@ -204,7 +205,7 @@ def _housekeeping(
 
     def tell_long_runs() -> float:
         lasting.tell()
-        return poll
+        return 2 * poll
 
     duties = {
         "saying that this beat is alive": say_alive,
