@@ -39,7 +39,7 @@ class Cleaning:
         self._deleted += found.rows
         self._after = found.last or self._after
         took = self._clock() - began
-        if found.rows >= how.rows:
+        if found.rows + found.refused >= how.rows:
             return max(how.rest * took, found.rows / how.most_a_second - took, 0.0)
         self._admin.purge_nodes(self._keep_seconds)
         return self._end_of_pass(_BATCHES_A_PASS * how.rows)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from celery_sqlbeat.beat.code import CodePlanner
 from celery_sqlbeat.beat.code_calls import CodeCalls
@@ -53,6 +53,7 @@ class Importing:
         self._spared: frozenset[str] = frozenset()
         self._beside = Beside()
         self._reminders: dict[tuple[str, str], float] = {}
+        self._refused: Mapping[str, str] = {}
 
     def bring(self) -> None:
         """Write what the code says, except for what a newer release that has a live beat says otherwise."""
@@ -92,6 +93,10 @@ class Importing:
         code = self._code
         done = self._store.import_code(code.owner, code.release, self._plan, self._alive_seconds, self._told)
         self._tally, self._spared, self._beside = done.tally, done.spared, done.beside
+        for name, why in done.refused.items():
+            if self._refused.get(name) != why:
+                logger.error("entry %s is left out: the database refuses its row: %s", name, why)
+        self._refused = done.refused
         return done
 
     def _adopt_of_the_nameless(self, done: Imported) -> bool:

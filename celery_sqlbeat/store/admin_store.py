@@ -21,12 +21,12 @@ from celery_sqlbeat.model import (
     RunRecord,
 )
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.history import History
 from celery_sqlbeat.store.protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging
 from celery_sqlbeat.store.run_store import Release, delete_free, release
 from celery_sqlbeat.store.session import Row, Rows, Session
 
 CANCELLED_BY_HAND = "cancelled by hand"
-FIRST_INSTANT = datetime(2, 1, 1, tzinfo=timezone.utc)
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
 
 # SQL Server: below the number of locks at which it would lock the whole table. SQLite: whoever writes keeps everybody
@@ -44,6 +44,7 @@ class SqlAdminStore:
     def __init__(self, database: Database, namespace: str) -> None:
         self._database = database
         self._namespace = namespace
+        self._history = History(database, namespace)
 
     def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
         return {row[0] for row in self._change("insert_jobs", drafts)} if drafts else set()
@@ -172,9 +173,7 @@ class SqlAdminStore:
         return PURGING.get(self._database.dialect.name, PURGING["postgresql"])
 
     def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
-        scope = {"namespace": self._namespace, "keep_seconds": keep_seconds, "batch_size": batch_size}
-        found = self._database.fetch("purge_runs", after=after or FIRST_INSTANT, **scope)
-        return Purged(sum(row[1] for row in found), max((row[0] for row in found if row[0] is not None), default=None))
+        return self._history.purge(keep_seconds, batch_size, after)
 
     def purge_nodes(self, keep_seconds: float) -> None:
         scope = {"namespace": self._namespace, "keep_seconds": keep_seconds}

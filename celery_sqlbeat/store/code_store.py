@@ -4,12 +4,15 @@ Decides nothing about jobs: which rows are added, changed or left is the plan's,
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple, TypeVar
 
+from celery_sqlbeat.errors import RowRefused
 from celery_sqlbeat.model import LEFT_THE_CODE, Beside, CodeChange, CodeChanges, CodeRow, LivingRelease
 from celery_sqlbeat.store.database import Database
+from celery_sqlbeat.store.halving import in_halves
 from celery_sqlbeat.store.protocol import CodePlans, CodeTally, Imported, NewestRelease
 from celery_sqlbeat.store.session import Row, Session
 
@@ -89,8 +92,9 @@ class SqlCodeStore:
         scope = {**mine, "code_release": release}
         seeing = {**scope, "live_seconds": live_seconds, "reason": LEFT_THE_CODE}
         told = None if entries is None else json.dumps(entries, sort_keys=True)
+        planned: list[str] = []
 
-        def work(session: Session) -> Imported:
+        def work(session: Session, among: Collection[str] | None = None, without: Collection[str] = ()) -> Imported:
             session.fetch("lock_releases", **mine)
             seen = _Seen._make(session.fetch("read_releases", **seeing)[0])
             if seen.own_seen_at is None:
@@ -105,15 +109,40 @@ class SqlCodeStore:
             if beside.newer is None:
                 return Imported(winner, [], [], [], {}, beside=beside, tally=CodeTally(seen.jobs, seen.left))
             rows = [CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine)]
-            done = _write(session, plan(seen.now, rows, beside), scope)
-            if winner == release != seen.imported_release:
+            changes = plan(seen.now, rows, beside)
+            planned[:] = _planned(changes)
+            done = _write(session, _without(changes, set(planned) - {*among} if among is not None else without), scope)
+            if winner == release != seen.imported_release and among is None:
                 session.fetch("note_import", imported_at=_later(seen.now, seen.imported_at), **scope)
             if done.added or done.changed or done.left:
                 session.fetch("bump_changes", namespace=self._namespace)
                 seen = _Seen._make(session.fetch("read_releases", **seeing)[0])
             return done._replace(winner=winner, beside=beside, tally=CodeTally(seen.jobs, seen.left))
 
-        return self._database.write(work)
+        try:
+            return self._database.write(work)
+        except RowRefused as error:
+            if not planned:
+                raise
+            return self._import_in_halves(work, tuple(planned), error)
+
+    def _import_in_halves(self, work: Callable[..., Imported], names: Sequence[str], error: RowRefused) -> Imported:
+        """The database refuses some entry: write the others, and last that the release is imported without that one."""
+        parts: list[Imported] = []
+        refused: dict[str, str] = {}
+
+        def write(part: Sequence[str]) -> None:
+            parts.append(self._database.write(partial(work, among=part)))
+
+        in_halves(names, write, lambda name, why: refused.update({name: str(why)}), error)
+        done = self._database.write(partial(work, without=refused))
+        parts.append(done)
+        return done._replace(
+            added=[name for part in parts for name in part.added],
+            changed=[name for part in parts for name in part.changed],
+            left=[name for part in parts for name in part.left],
+            refused=refused,
+        )
 
     def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
         mine = {"namespace": self._namespace, "code_owner": former_owner}
@@ -132,6 +161,21 @@ class SqlCodeStore:
             return sorted(adopted)
 
         return self._database.write(work)
+
+
+def _planned(plan: CodeChanges) -> list[str]:
+    """The names of the jobs that a plan writes."""
+    added = [a.definition.job_name for a in plan.additions]
+    return [*added, *(c.row.job_name for c in plan.changes), *(row.job_name for row in plan.departures)]
+
+
+def _without(plan: CodeChanges, names: Collection[str]) -> CodeChanges:
+    """The plan but for these jobs."""
+    return plan._replace(
+        additions=[a for a in plan.additions if a.definition.job_name not in names],
+        changes=[c for c in plan.changes if c.row.job_name not in names],
+        departures=[row for row in plan.departures if row.job_name not in names],
+    )
 
 
 def _write(session: Session, plan: CodeChanges, scope: dict[str, str]) -> Imported:

@@ -222,6 +222,7 @@ STATES = {
     "22": Fault.REFUSED,  # a value that its type does not take
     "23000": Fault.REFUSED,  # a constraint
     "42S": Fault.FATAL,  # a table, an index or a column is missing, or there already
+    "FA005": Fault.FATAL,  # an access token beside another kind of login
     "IM002": Fault.FATAL,  # no such data source or driver
     "IM003": Fault.FATAL,  # the driver cannot be loaded
 }

@@ -5,6 +5,7 @@ A miss is an absence in the answer, not an exception. A TransientError is raised
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from celery_sqlbeat.lifecycle import Ending
@@ -111,6 +112,8 @@ class Imported(NamedTuple):
     beside: Beside = Beside()
     """What the other living beats of the app had."""
     tally: CodeTally = CodeTally(0, 0)
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Names of jobs that stay as they were, as the database refuses what the code says of them, and why."""
 
 
 class BeatStore(Protocol):
@@ -226,7 +229,7 @@ class CodeStore(Protocol):
         """Register a release with the digests of its entries, and write what `plan` makes of the rows.
 
         Where a newer release has a live beat, only what that one lacks. Imports of one owner come one after the other.
-        May safely run twice.
+        An entry that the database refuses is left out, and the others are written. May safely run twice.
         """
 
     def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
@@ -280,6 +283,8 @@ class Purged(NamedTuple):
     rows: int
     last: datetime | None
     """The latest of their slots: the next batch may begin there."""
+    refused: int = 0
+    """How many more the database does not let go: passed by, until a batch begins without a place."""
 
 
 class Purging(NamedTuple):
@@ -385,7 +390,8 @@ class AdminStore(Protocol):
     def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
         """Delete a batch of ended runs, the oldest first, of slots at `after` or later.
 
-        Fewer than a batch: nothing is left, or others are deleting the rest.
+        Fewer than a batch: nothing is left, or others are deleting the rest. Rows that the database refuses to delete
+        are logged once, and passed by.
         """
 
     def purge_nodes(self, keep_seconds: float) -> None:

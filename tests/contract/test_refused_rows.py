@@ -4,12 +4,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from typing import cast
 
 import pytest
 
+from celery_sqlbeat.beat.cleaning import Cleaning
 from celery_sqlbeat.beat.tending import Tending
 from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import Mend
+from celery_sqlbeat.store.protocol import AdminStore
+from tests.contract.test_code import LIVE, MINUTE, Beat
 from tests.contract.test_quarantine import mend_all
 from tests.contract.world import LEASE, NOON, World
 
@@ -17,27 +21,27 @@ MANY = 9
 
 
 @contextmanager
-def refusing(world: World, name: str, condition: str) -> Iterator[None]:
-    """A trigger of the shop's own: it lets no row of this job become so."""
+def refusing(world: World, name: str, condition: str = "1 = 1", event: str = "UPDATE ON Jobs") -> Iterator[None]:
+    """A trigger of the shop's own: it lets no row of this job become so, or go."""
     kind = world.store.database.dialect.name
-    when = f"NEW.JobName = '{name}' AND NEW.Namespace = '{world.namespace}' AND {condition}"
+    row = "OLD" if event.startswith("DELETE") else "NEW"
+    when = f"{row}.JobName = '{name}' AND {row}.Namespace = '{world.namespace}' AND {condition}"
+    table = event.split()[-1]
     if kind == "sqlite":
-        made = [
-            f"CREATE TRIGGER Shops BEFORE UPDATE ON Jobs WHEN {when} BEGIN SELECT RAISE(ABORT, 'the shop says no'); END"
-        ]
+        made = [f"CREATE TRIGGER Shops BEFORE {event} WHEN {when} BEGIN SELECT RAISE(ABORT, 'the shop says no'); END"]
         dropped = ["DROP TRIGGER Shops"]
     elif kind == "postgresql":
         made = [
             "CREATE FUNCTION shops() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN IF {when} THEN RAISE EXCEPTION 'the shop says no'; END IF; RETURN NEW; END $$",
-            "CREATE TRIGGER Shops BEFORE UPDATE ON Jobs FOR EACH ROW EXECUTE FUNCTION shops()",
+            f"$$ BEGIN IF {when} THEN RAISE EXCEPTION 'the shop says no'; END IF; RETURN {row}; END $$",
+            f"CREATE TRIGGER Shops BEFORE {event} FOR EACH ROW EXECUTE FUNCTION shops()",
         ]
-        dropped = ["DROP TRIGGER Shops ON Jobs", "DROP FUNCTION shops()"]
+        dropped = [f"DROP TRIGGER Shops ON {table}", "DROP FUNCTION shops()"]
     else:
-        where = when.replace("NEW.", "i.")
+        where, changed = when.replace(f"{row}.", "i."), "deleted" if row == "OLD" else "inserted"
         made = [
-            "CREATE TRIGGER dbo.Shops ON dbo.Jobs AFTER UPDATE AS "
-            f"IF EXISTS (SELECT 1 FROM inserted AS i WHERE {where}) THROW 50000, N'the shop says no', 1"
+            f"CREATE TRIGGER dbo.Shops ON dbo.{table} AFTER {event.split()[0]} AS "
+            f"IF EXISTS (SELECT 1 FROM {changed} AS i WHERE {where}) THROW 50000, N'the shop says no', 1"
         ]
         dropped = ["DROP TRIGGER dbo.Shops"]
     for statement in made:
@@ -127,3 +131,95 @@ def test_marks_releases_and_heartbeats_are_refused_for_one_row_alone(world: Worl
         ended = world.beat.ended(100)
         taken = world.beat.reclaim([(lease, Ending("retry", "lease lost", 0.0)) for lease in ended])
         assert taken == {runs[name].run_id for name in names if name != names[2]}
+
+
+OLD = 3600.0
+
+
+def finished(world: World, many: int) -> list[str]:
+    """Jobs with one ended run each, at the same instant, that the history keeps no longer."""
+    names = [world.add() for _ in range(many)]
+    claims = world.claim().claims
+    world.publish(*claims)
+    for claim in claims:
+        run = world.start(claim)
+        assert run is not None and world.finish(run)
+    world.later(2 * OLD)
+    return names
+
+
+def test_a_run_that_may_not_be_deleted_is_passed_by_and_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = finished(world, MANY)
+    with refusing(world, names[4], event="DELETE ON JobRuns"), caplog.at_level(logging.ERROR):
+        purged = world.admin.purge_history(OLD, 100)
+        assert (purged.rows, purged.refused) == (MANY - 1, 1)
+        assert [len(world.runs(name)) for name in names] == [int(name == names[4]) for name in names]
+        assert world.admin.purge_history(OLD, 100, purged.last)[::2] == (0, 0), "known, and not tried again"
+        assert world.admin.purge_history(OLD, 100)[::2] == (0, 1), "tried again by the next one from the start"
+    (told,) = [record.message for record in caplog.records]
+    assert "cannot be deleted" in told and "the shop says no" in told
+    assert world.admin.purge_history(OLD, 100).rows == 1, "the shop lets it go"
+    assert world.runs(names[4]) == []
+
+
+def test_a_batch_full_of_runs_that_may_not_be_deleted_stops_no_clean_up(world: World) -> None:
+    blocked = finished(world, MANY)
+    world.sql("UPDATE JobRuns SET JobName = 'kept' WHERE Namespace = ?", world.namespace)
+    free = finished(world, MANY)
+    cleaning = Cleaning(cast(AdminStore, _Small(world.admin)), OLD / 86400)
+    with refusing(world, "kept", event="DELETE ON JobRuns"):
+        for _ in range(3 * MANY):
+            if cleaning.clean() >= 1:
+                break
+        assert [world.runs(name) for name in free] == [[]] * MANY
+        assert len(world.runs("kept")) == len(blocked)
+
+
+def test_a_job_that_a_foreign_row_refers_to_stays_and_its_old_runs_go(world: World) -> None:
+    if world.store.database.dialect.name != "postgresql":
+        pytest.skip("the trigger stands for it elsewhere: a table of a shop's own would outlive the test")
+    names = finished(world, MANY)
+    (run,) = world.runs(names[2])
+    world.sql("CREATE TABLE Invoices (RunId uuid REFERENCES JobRuns (RunId))")
+    try:
+        world.sql("INSERT INTO Invoices VALUES (?)", run["runid"])
+        assert world.admin.purge_history(OLD, 100).rows == MANY - 1
+        assert len(world.runs(names[2])) == 1
+    finally:
+        world.sql("DROP TABLE Invoices")
+
+
+class _Small:
+    """A store whose batches are small."""
+
+    def __init__(self, admin: AdminStore) -> None:
+        self.purging = admin.purging._replace(rows=4)
+        self.purge_history, self.purge_nodes = admin.purge_history, admin.purge_nodes
+
+
+def test_an_entry_that_is_refused_is_left_out_and_the_others_are_imported(world: World) -> None:
+    entries = {f"entry-{at}": MINUTE for at in range(MANY)}
+    beat = Beat(world)
+    beat.is_alive()
+    with refusing(world, "entry-3", event="INSERT ON Jobs"):
+        done = beat.imports(entries)
+        assert sorted(done.added) == sorted(entries.keys() - {"entry-3"}) and done.kept == {}
+        assert list(done.refused) == ["entry-3"] and "the shop says no" in done.refused["entry-3"]
+        assert done.tally.jobs == MANY - 1
+        assert world.store.for_code().newest_release("shop", "v1", LIVE).imported == "v1"
+    assert beat.imports(entries).added == ["entry-3"]
+
+
+def test_an_entry_whose_change_is_refused_stays_as_it_was(world: World) -> None:
+    entries = {f"entry-{at}": MINUTE for at in range(MANY)}
+    beat = Beat(world)
+    beat.is_alive()
+    beat.imports(entries)
+    slower = {name: {**entry, "schedule": 120} for name, entry in entries.items() if name != "entry-8"}
+    with refusing(world, "entry-3"):
+        done = beat.imports(slower)
+    assert sorted(done.changed) == sorted(slower.keys() - {"entry-3"}) and done.left == ["entry-8"]
+    assert list(done.refused) == ["entry-3"]
+    assert world.job("entry-3")["schedule"] == "every 1m" and world.job("entry-2")["schedule"] == "every 2m"

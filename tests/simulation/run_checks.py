@@ -17,7 +17,7 @@ _DELETED = "job deleted"
 _CONTINUES = load("sqlite")["insert_runs"].columns.index("continues")
 
 MAY_CREATE = {"insert_runs", "insert_gaps", "insert_outbox"}
-MAY_DELETE = {"purge_runs", "purge_dead"}
+MAY_DELETE = {"purge_runs", "purge_old_runs", "purge_dead"}
 MAY_WRITE = {"reopen_runs", "start_runs", "close_runs", "leave_attempts", "leave_dead", "cancel_waiting", "extend_held"}
 MAY_WRITE |= {"refuse_starts", "end_results"}
 

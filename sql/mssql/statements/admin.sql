@@ -421,6 +421,48 @@ OPTION (LOOP JOIN);
 
 SELECT MAX(ScheduledFor) AS ScheduledFor, COUNT(*) AS Purged FROM @purged;
 
+-- name: read_old_runs
+-- What `purge_runs` would delete, where the database refuses the deletion of one of them.
+-- A century of history has more seconds than an int, so its days are counted first; parts of a second do not matter.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+);
+
+SELECT TOP (@page_size) r.RunId, r.ScheduledFor
+FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Slot), READPAST, READCOMMITTEDLOCK)
+WHERE
+    r.ScheduledFor >= @after AND r.ScheduledFor < @cutoff AND r.FinishedAt < @cutoff AND r.Namespace = @namespace
+    AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+    AND r.DueAt IS NULL
+    AND (
+        r.State <> 'retry'
+        OR NOT EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+    )
+ORDER BY r.ScheduledFor
+OPTION (LOOP JOIN);
+
+-- name: purge_old_runs
+-- rows: run_id uniqueidentifier
+-- Some of what `read_old_runs` gave, without those that another beat is deleting.
+DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
+
+DELETE r
+OUTPUT deleted.RunId INTO @purged (RunId)
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+WHERE
+    r.Namespace = @namespace
+    AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+    AND r.DueAt IS NULL
+    AND (
+        r.State <> 'retry'
+        OR NOT EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @purged;
+
 -- name: purge_dead
 -- rows: run_id uniqueidentifier
 DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);

@@ -320,6 +320,46 @@ purged AS (
 
 SELECT max(purged.ScheduledFor) AS ScheduledFor, count(*) AS Purged FROM purged;
 
+-- name: read_old_runs
+-- What `purge_runs` would delete, where the database refuses the deletion of one of them.
+SELECT r.RunId, r.ScheduledFor
+FROM JobRuns AS r
+WHERE
+    r.ScheduledFor >= :after AND r.ScheduledFor < statement_timestamp() - :keep_seconds * interval '1 second'
+    AND r.FinishedAt < statement_timestamp() - :keep_seconds * interval '1 second'
+    AND r.Namespace = :namespace
+    AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+    AND r.DueAt IS NULL
+    AND (
+        r.State <> 'retry'
+        OR NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+    )
+ORDER BY r.ScheduledFor
+LIMIT :page_size;
+
+-- name: purge_old_runs
+-- rows: run_id uuid
+-- Some of what `read_old_runs` gave, without those that another beat is deleting.
+WITH p (run_id) AS (:rows),
+
+old AS MATERIALIZED (
+    SELECT r.RunId
+    FROM JobRuns AS r
+    WHERE
+        r.RunId IN (SELECT p.run_id FROM p) AND r.Namespace = :namespace
+        AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+        AND r.DueAt IS NULL
+        AND (
+            r.State <> 'retry'
+            OR NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+        )
+    FOR UPDATE OF r SKIP LOCKED
+)
+
+DELETE FROM JobRuns
+WHERE RunId IN (SELECT old.RunId FROM old)
+RETURNING RunId;
+
 -- name: purge_dead
 -- rows: run_id uuid
 WITH p (run_id) AS (:rows)

@@ -312,6 +312,39 @@ WHERE
     )
 RETURNING ScheduledFor, 1 AS Purged;
 
+-- name: read_old_runs
+-- What `purge_runs` would delete, where the database refuses the deletion of one of them.
+SELECT r.RunId, r.ScheduledFor
+FROM JobRuns AS r
+WHERE
+    r.ScheduledFor >= :after AND r.ScheduledFor < after(:now, -:keep_seconds)
+    AND r.FinishedAt < after(:now, -:keep_seconds)
+    AND r.Namespace = :namespace
+    AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+    AND r.DueAt IS NULL
+    AND (
+        r.State <> 'retry'
+        OR NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.RetryRunId = r.RunId)
+    )
+ORDER BY r.ScheduledFor
+LIMIT :page_size;
+
+-- name: purge_old_runs
+-- rows: run_id
+-- Some of what `read_old_runs` gave.
+WITH p (run_id) AS (:rows)
+
+DELETE FROM JobRuns
+WHERE
+    RunId IN (SELECT p.run_id FROM p) AND Namespace = :namespace
+    AND State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
+    AND DueAt IS NULL
+    AND (
+        State <> 'retry'
+        OR NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId AND j.RetryRunId = JobRuns.RunId)
+    )
+RETURNING RunId;
+
 -- name: purge_dead
 -- rows: run_id
 WITH p (run_id) AS (:rows)
