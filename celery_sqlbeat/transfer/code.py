@@ -29,19 +29,20 @@ def bring_code(store: Store, settings: Settings, rules: Rules, shop: Shop, dry_r
     there = _rows(store, shop)
     plan = CodePlanner(code, rules, first_runs(code, now, shop.runs), shop.runs)
     new = {one.definition.job_name: one for one in plan(now, []).additions if one.definition.job_name not in there}
-    refused: Mapping[str, str] = {}
+    left: dict[str, str] = {}
     if not dry_run:
         done = store.for_code().import_code(code.owner, code.release, plan, settings.beat_alive, code.told())
         theirs = code.entries.keys() if done.beside.newer is None else code.entries.keys() & done.beside.newer
+        reason = f"release {shown_release(done.winner)} of {code.owner} has a live beat and defines the jobs"
+        left.update(dict.fromkeys(theirs, reason))
         if theirs == code.entries.keys():
-            reason = f"release {shown_release(done.winner)} of {code.owner} has a live beat and defines the jobs"
-            return [left_behind(Left(name, reason)) for name in sorted(theirs)]
-        refused = done.refused
+            return [left_behind(Left(name, why)) for name, why in sorted(left.items())]
+        left.update({name: f"the database refuses its row: {why}" for name, why in done.refused.items()})
         for name in sorted(shop.paused & {*done.added}):
             store.for_admin().pause(name, _PAUSED)
-    steps = [left_behind(Left(name, f"the database refuses its row: {why}")) for name, why in refused.items()]
-    steps += [_step_of_new(one, shop) for name, one in new.items() if name not in refused]
-    rows = [row for name, row in there.items() if name not in refused]
+    steps = [left_behind(Left(name, why)) for name, why in left.items()]
+    steps += [_step_of_new(one, shop) for name, one in new.items() if name not in left]
+    rows = [row for name, row in there.items() if name not in left]
     steps += [step for row in rows if (step := _step_of_row(row, shop)) is not None]
     return sorted(steps, key=lambda step: step.name)
 

@@ -11,6 +11,7 @@ from celery_sqlbeat.lifecycle import CANCELLED, RUNNING, SKIPPED, SUCCESS
 from celery_sqlbeat.model import RunRecord
 from tests.process.beats import assert_clean, wait_for
 from tests.process.conftest import workers
+from tests.process.outcomes import page
 from tests.process.workers import Lane, WorkerShop, lane_name
 
 pytestmark = pytest.mark.slow
@@ -95,6 +96,9 @@ def test_a_job_that_replaces_stops_the_older_run_first(shop: WorkerShop) -> None
     for (_, _, ended), (_, began, _) in itertools.pairwise(runs):
         assert ended <= began, "two leases"
     replaced = {run.run_id for run, _, _ in runs if run.state == CANCELLED}
+    expected = page()["The next slot comes while it runs, with `overlap = replace`"]
+    for run, _, _ in runs[:-1]:
+        assert (run.state, run.failures, run.lost_leases) == (expected.state, expected.failures, expected.lost_leases)
     assert not replaced & {line.run for line in shop.lines("replaces", what="end")}, "it went on"
 
 

@@ -55,6 +55,7 @@ def test_a_copy_of_what_waits_in_its_worker_is_dropped_before_it_takes_a_token(m
     shop = make_workers(lane)
     shop.write_app(lane, EXTRA.replace(RATE, "12/m"))
     worker = shop.work(lane.pool).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)  # before that it does not know whose copies are its own
     jobs = [shop.order("own.limited") for _ in range(3)]
     claims = shop.claim()
     shop.publish(*claims.values())

@@ -136,17 +136,20 @@ def test_what_the_code_has_changed_since_is_told_before_it_is_done(open_shop: Op
     assert odd is not None and not odd.enabled
 
 
-def test_a_release_that_has_a_live_beat_wins(open_shop: Open, shop: Handle) -> None:
+def test_a_newer_release_that_has_a_live_beat_defines_the_entries_that_it_has(open_shop: Open, shop: Handle) -> None:
     from celery_sqlbeat.model import Node
 
     move(shop, from_beat_schedule(shop.app, shop.settings))
-    older = Handle(open_shop(beat_schedule={"a": {"task": "t", "schedule": 5}}).app, shop.settings, shop.store)
-    move(older, from_beat_schedule(older.app, older.settings))
-    code = from_beat_schedule(older.app, older.settings).code
+    changed = {"often": {"task": "t", "schedule": 5}}
+    newer = Handle(open_shop(beat_schedule=changed, result_expires=None).app, shop.settings, shop.store)
+    move(newer, from_beat_schedule(newer.app, newer.settings))
+    code = from_beat_schedule(newer.app, newer.settings).code
     shop.store.nodes().note(Node("beat-1", "beat", "host", 1, "1", code.release, code_owner=code.owner))
     steps = move(shop, from_beat_schedule(shop.app, shop.settings))
-    assert {step.action for step in steps.values()} == {"left"}
-    assert all("has a live beat and defines the jobs" in step.remarks[0] for step in steps.values())
+    assert {name for name, step in steps.items() if step.action == "left"} == {"often"}
+    assert "has a live beat and defines the jobs" in steps["often"].remarks[0]
+    often = shop.jobs.get("often")
+    assert often is not None and often.schedule == "every 5s"
 
 
 def test_a_file_that_is_not_there_or_not_stocks_is_an_error(shop: Handle, tmp_path: Path) -> None:
