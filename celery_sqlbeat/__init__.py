@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from celery_sqlbeat.errors import LeaseLost, SqlbeatError, VersionConflict
 
 if TYPE_CHECKING:
+    from celery_sqlbeat.api import Handle
     from celery_sqlbeat.beat.scheduler import Scheduler
-    from celery_sqlbeat.handle import Handle
     from celery_sqlbeat.worker.current import CurrentRun
 
 __version__ = "0.1.0"
@@ -18,24 +18,28 @@ def setup(app: Any) -> "Handle":
 
     Workers of the app that run inside this program keep the leases of what they run.
     """
-    from celery_sqlbeat.handle import Handle
-    from celery_sqlbeat.worker.installation import install
+    from celery_sqlbeat.api import Handle
+    from celery_sqlbeat.worker.install import install
 
     install(app)
     return Handle(app)
 
 
 def current_run() -> "CurrentRun | None":
-    """The run whose body the calling task is; None outside of a task that a job started."""
-    from celery_sqlbeat.worker.running import current_run
+    """Return the run whose body is executing in this thread; None outside of a run."""
+    from celery_sqlbeat.worker.task.flags import current_run
 
     return current_run()
 
 
 def __getattr__(name: str) -> Any:
-    # Celery loads this package in every process; only a beat needs the scheduler, and what it imports.
+    # Celery loads this package in every process, but only a beat needs the scheduler.
     if name == "Scheduler":
-        from celery_sqlbeat.beat.scheduler import Scheduler
+        try:
+            from celery_sqlbeat.beat.scheduler import Scheduler
+        except ImportError as error:  # another Celery, perhaps: a beat ends with one line, and no traceback
+            from celery_sqlbeat.celery_bridge import guard
 
+            raise SystemExit(guard.told(error, "beat")) from error
         return Scheduler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

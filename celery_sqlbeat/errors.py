@@ -1,6 +1,6 @@
 """Every error that this package raises on purpose; each names what is wrong and what helps.
 
-No error carries a secret: whoever raises one has masked it before.
+No error carries a secret: the text is masked before it is raised.
 """
 
 from collections.abc import Iterable
@@ -40,33 +40,34 @@ class ScheduleError(FieldError):
 
 
 class StoreError(SqlbeatError):
-    """The database did not do what it was asked for; unless it is a TransientError, trying again would not help."""
+    """The database failed; only where it is a TransientError may a retry help."""
 
 
 class TransientError(StoreError):
     """The database did not do this work for now; trying again later may help."""
 
 
-class DatabaseAway(TransientError):
+class DatabaseUnavailable(TransientError):
     """The database cannot be reached, or the connection to it was lost."""
 
 
 class DatabaseBusy(TransientError):
-    """The database answers, but not to this work: a row or its file is locked, or the statement took too long.
+    """The database answers, but a row or its file is locked, or the statement took too long.
 
-    No outage: others get their answers, so it opens no breaker, and no beat waits for workers to come back.
+    No outage: others get their answers, so it opens no breaker, and no beat waits for workers to
+    come back.
     """
 
 
 class DatabaseUncertain(DatabaseBusy):
-    """The database answered with an error that no list has: what became of this work is not known for now."""
+    """The database answered with an unknown error, so that the outcome is not known for now."""
 
 
-class BrokerAway(SqlbeatError):
+class BrokerUnavailable(SqlbeatError):
     """The broker cannot be reached for now; trying again later may help."""
 
 
-class OtherBroker(SqlbeatError):
+class BrokerMismatch(SqlbeatError):
     """A living beat of the same namespace sends its messages to another broker."""
 
     def __init__(self, own: str, beat: str, other: str) -> None:
@@ -159,7 +160,7 @@ class NoJobsOf(SqlbeatError):
         self.owner, self.namespace = owner, namespace
 
 
-class JobGoes(SqlbeatError):
+class JobBeingDeleted(SqlbeatError):
     """The job is to be deleted as soon as its run has ended, so it takes no change."""
 
     def __init__(self, name: str) -> None:
@@ -168,7 +169,7 @@ class JobGoes(SqlbeatError):
 
 
 class LeaseLost(SqlbeatError):
-    """This run no longer holds its lease: what it writes may overlap its successor."""
+    """The run no longer holds its lease: what it writes may overlap its successor."""
 
 
 class MaxRuntimeExceeded(SqlbeatError):
@@ -176,11 +177,11 @@ class MaxRuntimeExceeded(SqlbeatError):
 
 
 class ProcessLost(SqlbeatError):
-    """The process of a pool that ran the last attempt of a slot has ended, and with it the attempt."""
+    """The process of the pool that ran the last attempt of a slot has ended."""
 
 
 class AttemptFollowed(SqlbeatError):
-    """The attempt came to nothing, and another one followed it: the result of an attempt whose slot has ended."""
+    """Another attempt followed: the final result of an earlier attempt of an ended slot."""
 
 
 class SourceUnreadable(SqlbeatError):
@@ -194,3 +195,10 @@ class LineError(SqlbeatError):
         named = field if field.isprintable() and len(field) <= _LONGEST_SHOWN else _cut(repr(field))
         super().__init__(f"line {line}, {named} = {_cut(repr(value))}: {remedy}" if field else f"line {line}: {remedy}")
         self.line, self.field, self.value, self.remedy = line, field, value, remedy
+
+
+# The names of 0.1.0, for those who import them.
+BrokerAway = BrokerUnavailable
+DatabaseAway = DatabaseUnavailable
+JobGoes = JobBeingDeleted
+OtherBroker = BrokerMismatch

@@ -1,16 +1,16 @@
-"""What becomes of due rows: which slot each one fires, which slots it skips, and what cannot run as it was written.
+"""Plan what becomes of due rows: the slot that each one fires, those it skips, its quarantine.
 
-Pure: it runs between reading and writing in the transaction of a claim, so it neither waits nor raises.
+Pure: it runs in the transaction of a claim, so it neither waits nor raises.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
-from celery_sqlbeat import lifecycle
-from celery_sqlbeat.definition import Definition, Rules, Slots, instant, read_definition
+from celery_sqlbeat import events
+from celery_sqlbeat.config.policy import ALLOW, REPLACE, SKIP
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError
-from celery_sqlbeat.ids import Ids
 from celery_sqlbeat.model import (
     CODE_SCHEDULE,
     LEFT,
@@ -24,26 +24,29 @@ from celery_sqlbeat.model import (
     DueJob,
     GapRecord,
     LeftAttempt,
-    LooseRow,
-    Mend,
     Plan,
     Quarantine,
+    Repair,
     ReplaceableRun,
+    RowNeedingRepair,
     Slot,
+    lifecycle,
 )
-from celery_sqlbeat.policy import ALLOW, REPLACE, SKIP
+from celery_sqlbeat.model.definition import Definition, Rules, Slots, instant, read_definition
 from celery_sqlbeat.schedule import Fire, Gap, Misfire, Skip, Timeline
 
-logger = logging.getLogger(__name__)
-
-HIGHEST_FENCE = 2**62  # half of what the column holds: a fence grows with every claim, and by an epoch at each recovery
+# Half of what the column holds: a fence grows with every claim, and by an epoch at each recovery.
+HIGHEST_FENCE = 2**62
+_first_attempt = partial(
+    Slot, kind=SCHEDULE, attempt=1, failures=0, lost_leases=0, advances=True, continues=None, same_run=False
+)
 
 
 class Planner:
-    """Plans whole batches; kept by a beat for as long as its settings hold."""
+    """Plans whole batches; a beat keeps one for as long as its settings hold."""
 
     def __init__(self, rules: Rules, ids: Ids | None = None, code: Mapping[str, Slots] | None = None) -> None:
-        """`code` has the slots of custom schedule classes, by code key."""
+        """Keep the rules. `code` has the slots of custom schedule classes, by code key."""
         self._rules = rules
         self._ids = ids or Ids()
         self._code = code or {}
@@ -51,9 +54,9 @@ class Planner:
     def __call__(
         self, due: Sequence[DueJob], attempts: Mapping[str, Attempt], beside: Callable[[str], int] = lambda _: 0
     ) -> Plan:
-        """The plan for one batch. No row can stop the others.
+        """Plan one batch; no row can stop the others.
 
-        `beside`: how many runs of a job go on, asked where only so many may.
+        `beside` counts the current runs of a job; asked only for jobs with `max_parallel`.
         """
         plan = Plan([], [], [], [], [])
         run_ids, claim_ids = self._ids.run_ids(len(due)), self._ids.claim_ids(len(due))
@@ -66,36 +69,33 @@ class Planner:
                 else:
                     self._plan_one(plan, job, definition, attempts, run_id, claim_id)
             except Exception as error:
-                # What was planned before it turned out that the row cannot run is not written either.
+                # What was planned of a row before it turned out wrong is not written either.
                 plan.gaps[:] = [gap for gap in plan.gaps if gap.job_id != job.job_id]
                 plan.left[:] = [left for left in plan.left if left.job_id != job.job_id]
-                _report(error)
-                plan.quarantines.append(Quarantine(job.job_id, job.job_name, job.fence, _reason(error)))
+                plan.quarantines.append(_quarantine(job, error))
         return plan
 
-    def mend(self, rows: Sequence[LooseRow]) -> tuple[list[Mend], list[Quarantine]]:
-        """What becomes of rows that need attention: what is mended, and what goes to quarantine for a new reason."""
-        mends: list[Mend] = []
+    def repairs(self, rows: Sequence[RowNeedingRepair]) -> tuple[list[Repair], list[Quarantine]]:
+        """Plan the repair of rows, and the quarantine of those with a new reason for it."""
+        repairs: list[Repair] = []
         quarantines: list[Quarantine] = []
         for row in rows:
             try:
-                mends.append(self._mend_one(row))
+                repairs.append(self._repair(row))
             except Exception as error:
-                reason = _reason(error)
-                if reason != row.quarantine:
-                    _report(error)
-                    quarantines.append(Quarantine(row.job_id, row.job_name, row.fence, reason))
-        return mends, quarantines
+                if _reason(error) != row.quarantine:
+                    quarantines.append(_quarantine(row, error))
+        return repairs, quarantines
 
     def makes_room(self, run: ReplaceableRun) -> tuple[bool, datetime | None]:
-        """Whether a run makes room for the slot that has come; if not, for which later one it may.
+        """Return whether a run makes room for the slot that has come; if not, for which later one.
 
-        What waits in the queue has not begun: each slot would send one more message while all workers are away.
+        A run that has not started stays: without workers each slot would send one more message.
         """
         try:
             definition = read_definition(run, self._rules)
         except FieldError:
-            return False, None  # it is set aside for that when it is due
+            return False, None  # it is quarantined for that when it is due
         if definition.policy.overlap != REPLACE or not isinstance(definition.timeline, Timeline):
             return False, None
         if run.started:
@@ -103,7 +103,7 @@ class Planner:
         return False, definition.timeline.passed_by(run.replace_at, run.now, run.job_id).next_slot
 
     def _pass_by(self, plan: Plan, job: DueJob, definition: Definition) -> None:
-        """As many runs go on as may: the slots that have come do not run. An attempt that waits goes on waiting."""
+        """Skip the slots that have come, as `max_parallel` runs go on; waiting attempts wait on."""
         due = job.next_run_time
         if job.run_id is None and job.left_run_id is None and isinstance(due, datetime) and due <= job.now:
             answer = definition.timeline.passed_by(instant("NextRunTime", due), job.now, job.job_id)
@@ -129,7 +129,8 @@ class Planner:
         left = attempts.get(job.left_run_id) if job.left_run_id else None
         if left is not None and left.state in (lifecycle.CLAIMED, lifecycle.RUNNING):
             if left.advances:
-                prior, job = left, job._replace(extra=0)  # the schedule's own slot; an extra one waits on in the outbox
+                # The schedule's own slot comes first; an extra one waits on in the outbox.
+                prior, job = left, job._replace(extra=0)
             else:
                 plan.left.append(LeftAttempt(left.run_id, SENT_BACK, job.job_id))
         if prior is not None and (prior.state == lifecycle.RUNNING or (job.extra and prior.state == lifecycle.RETRY)):
@@ -140,36 +141,40 @@ class Planner:
             slot = self._replacing_slot(plan, job, definition, prior) or _continued_slot(job, definition, prior)
         if slot is None:
             return
+        call, policy = definition.call, definition.policy
         plan.claims.append(
             Claim(
-                job.job_id,
-                job.job_name,
-                *definition.call,
-                slot.continues if slot.same_run and slot.continues else run_id,
-                claim_id,
-                job.fence + 1,
-                slot,
-                definition.lease_seconds,
-                definition.max_retries,
-                definition.policy.overlap != ALLOW,
-                job.code_key,
-                definition.timeline,
-                definition.policy.max_runtime,
-                _replace_at(job, definition, slot),
-                definition.policy.max_parallel if definition.policy.overlap == ALLOW else None,
+                job_id=job.job_id,
+                job_name=job.job_name,
+                task_name=call.task_name,
+                args=call.args,
+                kwargs=call.kwargs,
+                options=call.options,
+                run_id=slot.continues if slot.same_run and slot.continues else run_id,
+                claim_id=claim_id,
+                fence=job.fence + 1,
+                slot=slot,
+                lease_seconds=definition.lease_seconds,
+                max_retries=definition.max_retries,
+                exclusive=policy.overlap != ALLOW,
+                code_key=job.code_key,
+                timeline=definition.timeline,
+                max_runtime=policy.max_runtime,
+                replace_at=_replace_at(job, definition, slot),
+                max_parallel=policy.max_parallel if policy.overlap == ALLOW else None,
             )
         )
 
     def _fresh_slot(self, plan: Plan, job: DueJob, definition: Definition) -> Slot | None:
         due = job.retry_at if job.next_run_time is None else job.next_run_time
         if isinstance(job.next_run_time, datetime) and job.next_run_time > job.now:
-            # RetryAt was set by hand, or the history of the retry is gone: its slot runs, the schedule stays.
+            # RetryAt was set by hand, or its history is gone: its slot runs, NextRunTime stays.
             slot = instant("RetryAt", job.retry_at)
-            return Slot(SCHEDULE, slot, 1, 0, 0, due, None, True, None, False)
+            return _first_attempt(scheduled_for=slot, planned_at=due, delay_seconds=None)
         due = instant("NextRunTime", due)
         last_run = None if job.last_run_time is None else instant("LastRunTime", job.last_run_time)
         ran_until = job.ran_until if isinstance(job.ran_until, datetime) else None
-        # A slot that somebody set by hand is another one than the last claim planned, and is run.
+        # A slot that was set by hand is not the one that the last claim planned, and is run.
         if definition.policy.overlap == SKIP and ran_until is not None and due == job.planned_at and due <= ran_until:
             self._advance(plan, job, definition.timeline.passed_by(due, min(ran_until, job.now), job.job_id))
             return None
@@ -181,11 +186,13 @@ class Planner:
         return self._slot(plan, job, answer)
 
     def _replacing_slot(self, plan: Plan, job: DueJob, definition: Definition, prior: Attempt) -> Slot | None:
-        """The slot that takes the place of one that waits for its retry; None where none has come since."""
+        """Return the slot that replaces one that waits for its retry; None where none has come."""
         if definition.policy.overlap != REPLACE or prior.state != lifecycle.RETRY or job.extra or not prior.advances:
             return None
         if not isinstance(definition.timeline, Timeline):
             return None  # only its code knows the slots of a custom schedule class
+        if job.next_run_time != prior.seen_next_run_time:
+            return None  # an operator has set the next slot, which runs after this one
         following, _ = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
         if following is None or following > job.now:
             return None
@@ -205,40 +212,41 @@ class Planner:
     def _slot(self, plan: Plan, job: DueJob, answer: Fire) -> Slot:
         if answer.gap is not None:
             plan.gaps.append(_gap_record(self._ids, job, answer.gap))
-        return Slot(SCHEDULE, answer.slot, 1, 0, 0, answer.next_slot, answer.delay, True, None, False)
+        return _first_attempt(scheduled_for=answer.slot, planned_at=answer.next_slot, delay_seconds=answer.delay)
 
-    def _definition(self, row: DueJob | LooseRow) -> Definition:
-        if not isinstance(row.fence, int) or not 0 <= row.fence < HIGHEST_FENCE:  # SQLite keeps any value in any column
+    def _definition(self, row: DueJob | RowNeedingRepair) -> Definition:
+        # SQLite keeps any value in any column.
+        if not isinstance(row.fence, int) or not 0 <= row.fence < HIGHEST_FENCE:
             raise FieldError("Fence", row.fence, "write a whole number, such as 0; a larger one than any before it")
         if row.schedule != CODE_SCHEDULE:
             return read_definition(row, self._rules)
-        # The text says only that the code knows when; the rest of the row counts as ever.
+        # The text says only that the code knows the slots; the rest of the row counts as ever.
         definition = read_definition(row._replace(schedule=None, interval_minutes=None), self._rules)
         slots = self._code.get(row.code_key or "")
         if slots is None:
             raise FieldError("Schedule", row.schedule, "only a beat whose code has this entry can say when it is due")
         return definition._replace(timeline=slots)
 
-    def _mend_one(self, row: LooseRow) -> Mend:
+    def _repair(self, row: RowNeedingRepair) -> Repair:
         retry_at = None if row.retry_at is None else instant("RetryAt", row.retry_at)
         if row.schedule == CODE_SCHEDULE and row.code_key is not None:
-            # A beat that has the entry asks it when it claims, and puts it off until it is due.
+            # A beat that has the entry asks it at the claim, and postpones it until it is due.
             due = row.now if row.next_run_time is None else instant("NextRunTime", row.next_run_time)
-            return Mend(row.job_id, row.fence, due, retry_at)
+            return Repair(row.job_id, row.fence, due, retry_at)
         definition = self._definition(row)
         if row.last_run_time is not None:
             instant("LastRunTime", row.last_run_time)
         if row.next_run_time is not None:
-            return Mend(row.job_id, row.fence, instant("NextRunTime", row.next_run_time), retry_at)
+            return Repair(row.job_id, row.fence, instant("NextRunTime", row.next_run_time), retry_at)
         start = None if row.start_at is None else instant("StartAt", row.start_at)
         first = definition.timeline.first_slot(row.now, start, row.job_id)
         if first is None:
             raise FieldError("Schedule", row.schedule, "this never comes; write another one, or disable the job")
-        return Mend(row.job_id, row.fence, first, retry_at)
+        return Repair(row.job_id, row.fence, first, retry_at)
 
 
 def _replace_at(job: DueJob, definition: Definition, slot: Slot) -> datetime | None:
-    """The first slot to come that finds this run still going on, where it is to make room for that one."""
+    """Return the next slot, for which this run is to make room if it still goes on."""
     timeline = definition.timeline
     if definition.policy.overlap != REPLACE or not isinstance(timeline, Timeline):
         return None  # only its code knows the slots of a custom schedule class
@@ -250,23 +258,23 @@ def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot
     same_run = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
     planned_at, delay = None, None
     if job.extra:
-        # The schedule's own slot, where it is to come: it may come while this run goes on.
+        # The schedule's own slot may come while this run goes on.
         due = job.next_run_time
         planned_at = due if isinstance(due, datetime) and due > job.now else None
     else:
         planned_at, delay = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
     return Slot(
-        prior.kind,
-        prior.scheduled_for,
-        prior.attempt if same_run else prior.attempt + 1,
-        prior.failures,
-        prior.lost_leases,
-        planned_at,
-        delay,
-        not job.extra,
-        prior.run_id,
-        same_run,
-        _unknown_seconds(job, prior),
+        kind=prior.kind,
+        scheduled_for=prior.scheduled_for,
+        attempt=prior.attempt if same_run else prior.attempt + 1,
+        failures=prior.failures,
+        lost_leases=prior.lost_leases,
+        planned_at=planned_at,
+        delay_seconds=delay,
+        advances=not job.extra,
+        continues=prior.run_id,
+        same_run=same_run,
+        unknown_seconds=_unknown_seconds(job, prior),
     )
 
 
@@ -280,10 +288,10 @@ def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:
     return GapRecord(ids.run_ids(1)[0], job.job_id, gap.first, gap.last, gap.count, gap.reason)
 
 
-def _report(error: Exception) -> None:
-    """An error of our own, not of the row's fields: its traceback is for the log."""
-    if not isinstance(error, FieldError):
-        logger.warning("a row cannot be planned", exc_info=error)
+def _quarantine(row: DueJob | RowNeedingRepair, error: Exception) -> Quarantine:
+    if not isinstance(error, FieldError):  # ours, not the row's: its traceback goes to the log
+        events.fault_caught(doing="plan a row", error=error)
+    return Quarantine(row.job_id, row.job_name, row.fence, _reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -1,1 +1,1 @@
-"""Beat: claims what is due, publishes it, and takes back what nobody finished. It cannot finish a run."""
+"""The beat claims, publishes, records and reclaims; it can neither start nor finish a run."""

@@ -1,16 +1,21 @@
-"""Whether everybody who consumes a queue is known to keep leases, so that a copy of a message harms nobody. Pure.
+"""Judge whether all consumers of a queue keep leases, so that a copy of a message does no harm.
 
-Silence is no evidence: whoever is not known may have taken the message and be busy with it.
+Pure. Silence is no evidence: an unknown worker may have taken the message and be busy with it.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
-from celery_sqlbeat.beat.consumers import Look
+from celery_sqlbeat.celery_bridge.inspect_workers import QueueConsumers
+from celery_sqlbeat.model import SeenNode, nodes
+from celery_sqlbeat.model.nodes import read_queues
+
+_SET_SECONDS = 1.0  # a clock that is off by more than this was set
 
 
-class Verdict(Enum):
+class Evidence(Enum):
     """What is known of the consumers of a queue."""
 
     KEPT = "everybody keeps leases"
@@ -20,47 +25,117 @@ class Verdict(Enum):
     UNDECIDED = "a worker has not been heard of since"
 
 
-class Register(NamedTuple):
-    """The living workers with the extension, as they have registered, beside an instant at which somebody counted."""
+class Reading(NamedTuple):
+    """The rows of the workers with the extension, as read at one instant."""
+
+    sent_at: float
+    """By the reader's monotonic clock, before the reading."""
+    answered_at: float
+    now: datetime
+    """The server's clock, at an instant between the two."""
+    workers: tuple[SeenNode, ...]
+
+    def agrees(self, now: datetime, sent_at: float, answered_at: float) -> bool:
+        """Return whether, until a later reading, both clocks went on at the same pace."""
+        there = (now - self.now).total_seconds()
+        return sent_at - self.answered_at - _SET_SECONDS <= there <= answered_at - self.sent_at + _SET_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRegister:
+    """The living workers with the extension, as registered at the instant of a count."""
 
     heard: int
-    """Those that consume the queue, and have said so after that instant and before."""
+    """Consumers of the queue that have had a heartbeat before and after that instant."""
     pending: int
-    """Those that did before, and may still live."""
+    """Those that had one before, and may still live."""
     heard_of_all: int
-    """The same for whatever queues they consume."""
+    """The same for consumers of any queue."""
     pending_of_all: int
     nodes: frozenset[str]
     addresses: frozenset[str]
     """Of their connections, where they know them."""
-    now: datetime | None
-    """The server's clock; None where no worker is there at all."""
 
 
-def judge(queue: str, look: Look, register: Register, message_age: float) -> Verdict:
-    """What the look says. `message_age`: for so long, at that instant, the message had been there to be taken."""
-    roll = look.roll or ()
-    if any(each.extension is None and queue in each.queues for each in roll):
-        return Verdict.PLAIN
-    if look.consumers is not None:
-        return _by_count(look.consumers, register.heard, register.pending)
-    if look.clients is not None:
-        elsewhere = sum(_is_elsewhere(each.extension, register) and queue not in each.queues for each in roll)
-        able = [one for one in look.clients if one.is_waiting or one.idle_seconds <= message_age + 1]
-        if sum(one.address not in register.addresses for one in able) <= elsewhere:
-            return Verdict.KEPT
+class Heartbeats:
+    """Times the silence of each worker by the reader's clock: the server's may be set."""
+
+    def __init__(self) -> None:
+        self._moved: dict[str, tuple[datetime, float]] = {}
+
+    def saw(self, reading: Reading) -> None:
+        """Take in a newer reading."""
+        known = self._moved
+        self._moved = {}
+        for node in reading.workers:
+            last = known.get(node.node_id)
+            is_known = last is not None and last[0] == node.heartbeat_at
+            self._moved[node.node_id] = last if last and is_known else (node.heartbeat_at, reading.sent_at)
+
+    def silent_seconds(self, node: SeenNode, now: float) -> float:
+        """Return the seconds since this worker's heartbeat was first seen as it is now."""
+        last = self._moved.get(node.node_id)
+        return now - last[1] if last is not None else 0.0
+
+
+def register(
+    queue: str, before: Reading, since: Reading, latest: Reading, heartbeats: Heartbeats, alive_seconds: float
+) -> WorkerRegister:
+    """Return the workers at the instant of a count between two readings.
+
+    A heartbeat is later only if it differs from that of `since`. Its instant says nothing: that of
+    a dead worker lies in the future where the server's clock was set back.
+    """
+    known = {node.node_id for node in before.workers}
+    earlier = {node.node_id: node.heartbeat_at for node in since.workers}
+    heard, pending = [], []
+    for node in latest.workers:
+        if node.node_id not in known or node.stopped_at is not None:
+            continue  # a worker that stopped in order may have stopped consuming before the count
+        silent = max(heartbeats.silent_seconds(node, latest.sent_at), (node.now - node.heartbeat_at).total_seconds())
+        if node.node_id in earlier and node.heartbeat_at != earlier[node.node_id]:
+            heard.append(node)
+        elif silent < alive_seconds:
+            pending.append(node)
+    consumed = {node.node_id: read_queues(node.queues).consumed for node in (*heard, *pending)}
+    return WorkerRegister(
+        heard=sum(queue in consumed[node.node_id] for node in heard),
+        pending=sum(queue in consumed[node.node_id] for node in pending),
+        heard_of_all=sum(bool(consumed[node.node_id]) for node in heard),
+        pending_of_all=sum(bool(consumed[node.node_id]) for node in pending),
+        nodes=frozenset(consumed),
+        addresses=frozenset(address for node in (*heard, *pending) if (address := nodes.address(node.details))),
+    )
+
+
+def judge_evidence(queue: str, counted: QueueConsumers, register: WorkerRegister, message_age: float) -> Evidence:
+    """Judge a count of consumers.
+
+    `message_age`: for how long at most the message had been there at the count.
+    """
+    workers = counted.roll or ()
+    if any(worker.extension is None and queue in worker.queues for worker in workers):
+        return Evidence.PLAIN
+    if counted.consumers is not None:
+        return _by_count(counted.consumers, register.heard, register.pending)
+    if counted.clients is not None:
+        elsewhere = sum(_is_elsewhere(worker.extension, register) and queue not in worker.queues for worker in workers)
+        unknown = [client for client in counted.clients if client.address not in register.addresses]
+        able = any(client.is_waiting or client.idle_seconds <= message_age + 1 for client in unknown)
+        if not able or len(unknown) <= elsewhere:  # the one that answers may be the busy one
+            return Evidence.KEPT
         known, pending = register.heard_of_all + elsewhere, register.pending_of_all
-        return _by_count(len(look.clients), known, pending)
-    return Verdict.KEPT if any(each.extension is not None for each in roll) else Verdict.SILENCE
+        return _by_count(len(counted.clients), known, pending)
+    return Evidence.KEPT if any(worker.extension is not None for worker in workers) else Evidence.SILENCE
 
 
-def _by_count(consumers: int, heard: int, pending: int) -> Verdict:
+def _by_count(consumers: int, heard: int, pending: int) -> Evidence:
     if consumers <= heard:
-        return Verdict.KEPT
-    return Verdict.UNDECIDED if consumers <= heard + pending else Verdict.STRANGERS
+        return Evidence.KEPT
+    return Evidence.UNDECIDED if consumers <= heard + pending else Evidence.STRANGERS
 
 
-def _is_elsewhere(extension: object, register: Register) -> bool:
-    """Whether who answered is none of the workers of the register."""
+def _is_elsewhere(extension: object, register: WorkerRegister) -> bool:
+    """Return whether the worker that answered is not in the register."""
     node = extension.get("node") if isinstance(extension, dict) else None
     return node not in register.nodes

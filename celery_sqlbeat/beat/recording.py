@@ -1,141 +1,293 @@
-"""Tells the database what the broker has of each batch, while the next one is on its way.
+"""Record the result of each published batch, while the next batch is being sent.
 
-A row that somebody keeps locked holds up no other: what was published of its job is told later, by itself.
+A locked row holds up no other: its claim is recorded later, by itself.
 """
 
-import logging
-import random
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain
+from celery_sqlbeat import environment, events
+from celery_sqlbeat.beat.membership import BeatMembership
+from celery_sqlbeat.beat.republish_evidence import RepublishEvidence
+from celery_sqlbeat.beat.withheld import KEY, PublishFailures, publish_failed
+from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim
-from celery_sqlbeat.store.protocol import Answer, BeatStore
+from celery_sqlbeat.model.lifecycle import LEFT_TO_OTHERS, Backoff, Ending, after_refusal
+from celery_sqlbeat.publish.publisher import Published, Refused
+from celery_sqlbeat.publish.sender import Sent
+from celery_sqlbeat.store.beat_protocol import Answer, BeatStore
 
-logger = logging.getLogger(__name__)
+_RECORD = "record what was published"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries at a locked row
+_TRIES_TO_WARN = 3  # before that another beat or a worker may just have been writing there
+_MOST_PENDING = 1000  # claims published and not recorded; beyond that nothing more is claimed
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries at a row that stays locked
-_TRIES_TO_TELL = 3  # before that another beat or a worker may just have been writing there
-_MOST_WAITING = 1000  # claims that are published and not recorded; beyond that nothing more is claimed
+_Record = Callable[[Sequence[Claim]], Answer]
+"""Begins a statement about some claims; its answer has the runs that it has written."""
 
 
-class Mark:
-    """One statement about claims of a batch; it may be under way before anybody waits for its answer."""
+class PendingRecord:
+    """One statement about claims of a batch, which may be sent before its answer is awaited."""
 
-    def __init__(self, claims: Sequence[Claim], tell: Callable[[Sequence[Claim]], Answer], until: float) -> None:
-        """`tell` begins the statement; its answer has the runs for which it was done. `until`: the dispatch timeout."""
+    def __init__(self, claims: Sequence[Claim], record: _Record, until: float) -> None:
+        """Send nothing yet. `until`: when the dispatch timeout of the claims ends."""
         self.claims = claims
         self.until = until
         self.tries = 0
         self.not_before = 0.0
-        self._tell = tell
+        self._record = record
         self._answer: Answer | None = None
 
     def begin(self) -> None:
         """Send the statement."""
-        self._answer = self._tell(self.claims)
+        self._answer = self._record(self.claims)
 
     def answer(self) -> set[str]:
-        """Wait for the answer. Where that is an error, the next call makes the mark again."""
-        answer, self._answer = self._answer or self._tell(self.claims), None
+        """Return the answer once it is there. After an error the next call sends it again."""
+        answer, self._answer = self._answer or self._record(self.claims), None
         return answer()
 
-    def again(self, claims: Sequence[Claim], not_before: float) -> "Mark":
-        """The same for some of the claims, later."""
-        mark = Mark(claims, self._tell, self.until)
-        mark.tries, mark.not_before = self.tries + 1, not_before
-        return mark
+    def again(self, claims: Sequence[Claim], not_before: float) -> "PendingRecord":
+        """Return the same statement for some of the claims, not to be sent before an instant."""
+        pending = PendingRecord(claims, self._record, self.until)
+        pending.tries, pending.not_before = self.tries + 1, not_before
+        return pending
 
 
-class Recording:
-    """The marks that the database has still to be told."""
+class PublishRecorder:
+    """Holds what is not yet recorded of published batches."""
 
     def __init__(
         self,
         store: BeatStore,
-        clock: Callable[[], float] = time.monotonic,
-        rnd: Callable[[], float] = random.random,
+        membership: BeatMembership,
+        clock: Callable[[], float] = environment.monotonic,
+        rnd: Callable[[], float] = environment.chance,
+        backoff: Backoff = Backoff(),  # noqa: B008 - it is a tuple
+        evidence: RepublishEvidence | None = None,
     ) -> None:
+        self.pending: deque[PendingRecord] = deque()
         self._store = store
+        self._membership = membership
         self._clock = clock
         self._random = rnd
-        self._marks: deque[Mark] = deque()
-
-    def add(self, marks: Sequence[Mark]) -> None:
-        """Begin to record a batch, unless an earlier one is being recorded."""
-        is_first = all(mark.tries for mark in self._marks)
-        self._marks.extend(marks)
-        if is_first:
-            for mark in marks:
-                mark.begin()
+        self._backoff = backoff
+        self._evidence = evidence
+        self._failures = PublishFailures(clock)
+        membership.tell(KEY, self._failures.told)
+        self._unleased: set[str | None] = set()
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much is not recorded that nothing more should be published."""
-        return sum(len(mark.claims) for mark in self._marks) >= _MOST_WAITING
+        """Whether too much is unrecorded to claim more."""
+        return sum(len(record.claims) for record in self.pending) >= _MOST_PENDING
 
     @property
     def seconds_left(self) -> float | None:
-        """How long until something can be told that somebody kept locked; None where nothing waits."""
-        if not self._marks:
+        """The seconds until a locked row is tried again; None where nothing is pending."""
+        if not self.pending:
             return None
-        return max(0.0, min(mark.not_before for mark in self._marks) - self._clock())
+        return max(0.0, min(record.not_before for record in self.pending) - self._clock())
+
+    def add(self, published: Published, until: float) -> None:
+        """Begin to record a batch, unless an earlier one is being recorded.
+
+        `until`: when the dispatch timeout of its claims ends.
+        """
+        is_first = all(record.tries for record in self.pending)
+        records = [PendingRecord(claims, record, until) for claims, record in self._records(published) if claims]
+        self.pending.extend(records)
+        if is_first:
+            for record in records:
+                record.begin()
+        if self._failures.jobs:
+            for sent in published.confirmed:
+                self._failures.over(sent.claim)
 
     def record(self) -> None:
-        """Tell the database what can be told now; raises DatabaseAway, and goes on there the next time.
+        """Record what can be recorded now.
 
-        Past the dispatch timeout the claims belong to whoever takes them. Where nobody has yet, to record them is
-        still better than to send them twice; where somebody has, the fence decides and nothing is written.
+        Raises DatabaseUnavailable; the next call goes on from there. Past the dispatch timeout any
+        beat may take the claims: recording them late is better than sending them twice, and the
+        fence keeps what was taken from being written.
         """
-        later: list[Mark] = []
+        later: list[PendingRecord] = []
         try:
-            while self._marks:
-                mark = self._marks[0]
-                if mark.not_before > self._clock():
-                    later.append(mark)
+            while self.pending:
+                record = self.pending[0]
+                if record.not_before > self._clock():
+                    later.append(record)
                 else:
-                    later += self._told(mark)
-                self._marks.popleft()
+                    later += self._recorded(record)
+                self.pending.popleft()
         finally:
-            self._marks.extendleft(reversed(later))
+            self.pending.extendleft(reversed(later))
+        if self._failures.is_news:
+            self._announce_failures()
 
-    def _told(self, mark: Mark) -> list[Mark]:
-        """Tell one mark; returns what is left of it for later."""
-        if not mark.claims:
-            return []
+    def _announce_failures(self) -> None:
+        """Register at once with the jobs that cannot be sent, not only at the next heartbeat."""
+        self._failures.is_news = False
         try:
-            done = mark.answer()
-            missed = [claim for claim in mark.claims if claim.run_id not in done]
+            self._membership.say_alive()
+        except DatabaseUnavailable:
+            raise
+        except StoreError as error:
+            events.step_failed(step="register", error=error)
+
+    def _recorded(self, record: PendingRecord) -> list[PendingRecord]:
+        """Record one statement's claims; return what is left for later."""
+        try:
+            done = record.answer()
+            missed = [claim for claim in record.claims if claim.run_id not in done]
             left = self._store.unmarked(missed) if missed else set()
-        except DatabaseAway:
+        except DatabaseUnavailable:
             raise
         except Exception as error:
-            return self._failed(mark, error)
+            return self._failed(record, error)
+        for claim in missed:
+            if claim.run_id not in left:
+                events.claim_lost(job_name=claim.job_name, run_id=claim.run_id, fence=claim.fence)
         if not left:
             return []
         locked = [claim for claim in missed if claim.run_id in left]
-        if mark.tries == _TRIES_TO_TELL:
-            logger.warning("what was published of %s is recorded when its row is unlocked", _names(locked))
-        return [mark.again(locked, self._clock() + self._pause(mark))]
+        if record.tries == _TRIES_TO_WARN:
+            events.step_failed(step=_RECORD, subject=_names(locked), error="its row is locked by another program")
+        return [record.again(locked, self._clock() + self._pause(record))]
 
-    def _failed(self, mark: Mark, error: Exception) -> list[Mark]:
-        """What fails is halved down to the claim to blame; a database that is busy blames none."""
-        now, claims = self._clock(), mark.claims
+    def _failed(self, record: PendingRecord, error: Exception) -> list[PendingRecord]:
+        """Halve a failed statement down to the claim to blame; a busy database blames none."""
+        now, claims = self._clock(), record.claims
         is_busy = isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseUncertain)
-        if not is_busy and len(claims) == 1 and now >= mark.until:
-            logger.error("what was published of %s cannot be recorded", _names(claims), exc_info=error)
+        if not is_busy and len(claims) == 1 and now >= record.until:
+            events.fault_caught(doing=_RECORD, error=error, subject=_names(claims))
             return []
-        if mark.tries == 0:
-            logger.error("what was published of %s is not recorded yet: %s", _names(claims), error)
-        later = now + self._pause(mark)
+        if record.tries == 0:
+            events.step_failed(step=_RECORD, subject=_names(claims), error=error)
+        later = now + self._pause(record)
         if is_busy or len(claims) == 1:
-            return [mark.again(claims, later)]
+            return [record.again(claims, later)]
         middle = len(claims) // 2
-        return [mark.again(claims[:middle], now), mark.again(claims[middle:], now)]
+        return [record.again(claims[:middle], now), record.again(claims[middle:], now)]
 
-    def _pause(self, mark: Mark) -> float:
-        return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(mark.tries, 10)) * (0.5 + 0.5 * self._random())
+    def _pause(self, record: PendingRecord) -> float:
+        return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(record.tries, 10)) * (0.5 + 0.5 * self._random())
+
+    def _records(self, published: Published) -> Iterator[tuple[Sequence[Claim], _Record]]:
+        """Yield the statements about a batch in order, each with its claims, which may be none."""
+        yield from self._confirmed(published.confirmed)
+        for reason, claims in _grouped(published.declined).items():
+            yield claims, partial(_later, partial(self._cancel, reason))
+        if published.refused:
+            yield self._refused(published.refused)
+        for (reason, longest), claims in _grouped(
+            [(claim, (reason, self._failures.pause(claim))) for claim, reason in published.failed]
+        ).items():
+            seconds = longest * (0.5 + 0.5 * self._random())
+            yield claims, partial(_later, partial(self._give_back, reason, seconds))
+
+    def _confirmed(self, confirmed: Sequence[Sent]) -> Iterator[tuple[Sequence[Claim], _Record]]:
+        store = self._store
+        check_ins = {sent.claim.run_id: sent.check_in for sent in confirmed if sent.check_in is not None}
+        if check_ins:
+            noted = [sent.claim for sent in confirmed if sent.check_in is not None]
+            yield (
+                noted,
+                partial(
+                    _later, lambda claims: store.note_check_ins([(claim, check_ins[claim.run_id]) for claim in claims])
+                ),
+            )
+        queued: dict[str, float] = {}
+        leased, forgotten, left_to_others = list[Claim](), list[Claim](), list[Claim]()
+        queues: set[str | None] = set()
+        for sent in confirmed:
+            claim = sent.claim
+            if sent.is_leased:
+                leased.append(claim)
+                queued[claim.run_id] = sent.queued_seconds
+                queues.add(sent.queue)
+                continue
+            if claim.exclusive:
+                self._warn_unleased(sent.queue)
+            # No worker reports their end, so they do not count among parallel runs.
+            is_unseen = claim.max_parallel is not None and not self._membership.leases(sent.queue)
+            (left_to_others if is_unseen else forgotten).append(claim)
+        published = [sent.claim.job_name for sent in confirmed]
+        dispatched = [claim.job_name for claim in (*forgotten, *left_to_others)]
+        if self._evidence is not None and queues:
+            self._evidence.watch(queues)
+        if published:
+            events.messages_published(messages=len(published), job_names=published)
+        if dispatched:
+            events.runs_dispatched(runs=len(dispatched), job_names=dispatched)
+        yield forgotten, store.mark_dispatched
+        yield left_to_others, partial(store.mark_dispatched, reason=LEFT_TO_OTHERS)
+        yield leased, lambda claims: store.mark_published([(claim, queued[claim.run_id]) for claim in claims])
+
+    def _give_back(self, reason: str, seconds: float, claims: Sequence[Claim]) -> set[str]:
+        given = self._store.release_claims(claims, reason, seconds)
+        for claim in claims:
+            if claim.run_id in given:
+                self._failures.came(claim, reason)
+                publish_failed(claim, reason, "broker", seconds)
+        if given:
+            events.claims_released(claims=len(given), reason=reason, retry_seconds=seconds)
+        return given
+
+    def _refused(self, refused: Sequence[Refused]) -> tuple[Sequence[Claim], _Record]:
+        """Fail slots whose message cannot be made: they retry, and in the end are dead letters."""
+        endings = {
+            claim.run_id: after_refusal(
+                claim.slot.failures, claim.max_retries, self._backoff, self._random, error, trace
+            )
+            for claim, error, trace in refused
+        }
+        return [refusal.claim for refusal in refused], partial(_later, partial(self._fail, endings))
+
+    def _fail(self, endings: Mapping[str, Ending], claims: Sequence[Claim]) -> set[str]:
+        failed = self._store.fail([(claim, endings[claim.run_id]) for claim in claims])
+        for claim in claims:
+            ending = endings[claim.run_id]
+            if claim.run_id in failed:
+                self._failures.came(claim, ending.error or "")
+                publish_failed(claim, ending.error or "", "message", ending.retry_seconds)
+                if ending.retry_seconds is None:
+                    events.dead_lettered(
+                        job_name=claim.job_name,
+                        run_id=claim.run_id,
+                        slot=claim.slot.scheduled_for,
+                        attempt=claim.slot.attempt,
+                        reason=ending.error,
+                    )
+        return failed
+
+    def _cancel(self, reason: str, claims: Sequence[Claim]) -> set[str]:
+        """Cancel what the shop's own code declined to send; as in stock beat, the job goes on."""
+        ended = self._store.cancel(claims, reason)
+        for claim in claims:
+            if claim.run_id in ended:
+                events.step_failed(step="publish", subject=claim.job_name, error=reason)
+                events.run_cancelled(job_name=claim.job_name, run_id=claim.run_id, reason=reason)
+        return ended
+
+    def _warn_unleased(self, queue: str | None) -> None:
+        if queue not in self._unleased:
+            self._unleased.add(queue)
+            events.worker_unleased(queue=queue)
+
+
+def _later(work: Callable[[Sequence[Claim]], set[str]], claims: Sequence[Claim]) -> Answer:
+    """Return a statement that is sent when its answer is awaited."""
+    return lambda: work(claims)
+
+
+def _grouped(claims: Sequence[tuple[Claim, Any]]) -> dict[Any, list[Claim]]:
+    groups: dict[Any, list[Claim]] = {}
+    for claim, key in claims:
+        groups.setdefault(key, []).append(claim)
+    return groups
 
 
 def _names(claims: Sequence[Claim]) -> str:

@@ -1,14 +1,17 @@
-"""`celery sqlbeat init`: creates or upgrades the tables."""
+"""Run `celery sqlbeat init`, which creates or upgrades the tables, and `celery sqlbeat demo`."""
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from celery_sqlbeat.cli.command import Command, settings_of
-from celery_sqlbeat.cli.output import json_option, print_json, progress_bar
+from celery_sqlbeat.cli import Command, settings_of
+from celery_sqlbeat.cli.output import json_option, print_json, progress_bar, say
+from celery_sqlbeat.errors import SqlbeatError
 
 if TYPE_CHECKING:
     from celery_sqlbeat.store import Store
@@ -26,15 +29,16 @@ if TYPE_CHECKING:
 def init(ctx: click.Context, only_print: bool, recovered: bool, as_json: bool) -> None:
     """Create or upgrade the tables; safe to repeat.
 
-    They are made in the database that sqlbeat_database_url names. The script that --sql prints is for whoever may
-    create tables where the app may not. After --recovered, what runs at that moment loses its lease, and runs again.
+    Creates them in the database that sqlbeat_database_url names. If the app may not create
+    tables, a DBA runs the script that --sql prints. --recovered revokes the lease of every run
+    that is executing at that moment; those slots run again.
     """
     if only_print and (as_json or recovered):
         raise click.UsageError("--sql only prints the script: leave out --json and --recovered")
     settings = settings_of(ctx)
     url = settings.database_url
     if only_print:
-        from celery_sqlbeat.store.migrations import creation_script
+        from celery_sqlbeat.store.sql.migrations import creation_script
 
         click.echo(creation_script(url.database))
         return
@@ -43,23 +47,23 @@ def init(ctx: click.Context, only_print: bool, recovered: bool, as_json: bool) -
 
     from celery_sqlbeat.store import open_store
 
-    say: Callable[[str], None] = _nothing if as_json else click.echo
-    say(f"database: {url}")
+    tell: Callable[[str], None] = _nothing if as_json else say
+    tell(f"database: {url}")
     store = open_store(settings)
     try:
-        applied = store.migrate(say)
-        say("the tables are up to date" if applied else "nothing to do: the tables are up to date")
+        applied = store.migrate(tell)
+        tell("the tables are up to date" if applied else "nothing to do: the tables are up to date")
         epoch, raised = _recover(store) if recovered else (None, None)
     finally:
         store.close()
     if recovered:
-        say(f"epoch {epoch}: the fences of {raised} jobs and runs are raised")
+        tell(f"epoch {epoch}: the fences of {raised} jobs and runs are raised")
     if as_json:
         print_json({"database": str(url), "applied": applied, "epoch": epoch, "raised": raised})
 
 
 def _recover(store: Store) -> tuple[int, int]:
-    """The new epoch, and how many fences were raised to it."""
+    """Raise the epoch; return it, and how many fences were raised."""
     raised = 0
 
     def count(rows: int) -> None:
@@ -73,4 +77,30 @@ def _recover(store: Store) -> tuple[int, int]:
 
 
 def _nothing(text: str) -> None:
-    """Where JSON is printed, nothing else is."""
+    """Print nothing: JSON stands alone."""
+
+
+def project_root() -> Path:
+    """Find the folder of the example project, in an installed wheel or beside the package."""
+    package = Path(__file__).resolve().parents[1]
+    for root in (package / "demo", package.parent):
+        if (root / "example_project" / "demo.py").is_file():
+            return root
+    raise SqlbeatError("the example project is missing from this installation: install celery-sqlbeat again")
+
+
+@click.command(cls=Command)
+@click.option("--keep", is_flag=True, help="Keep the database, the messages and the logs, and say where they are.")
+def demo(keep: bool) -> None:
+    """Show on this machine what happens when a beat and a worker are killed.
+
+    Needs no server and takes about a minute: SQLite, a folder of messages, three beats and two
+    workers of the example project. The exit code is 0 if no slot was lost and none ran twice.
+    """
+    script = runpy.run_path(str(project_root() / "example_project" / "demo.py"), run_name="example_project.demo")
+    try:
+        clean = script["run_demo"](keep)
+    except KeyboardInterrupt:
+        raise click.ClickException("ended before its time; nothing is left behind") from None
+    if not clean:
+        raise SystemExit(1)

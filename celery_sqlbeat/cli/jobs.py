@@ -1,4 +1,4 @@
-"""`celery sqlbeat jobs ...`: the jobs of the namespace."""
+"""Run `celery sqlbeat jobs ...`: the jobs of the namespace."""
 
 from __future__ import annotations
 
@@ -8,40 +8,69 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from celery_sqlbeat.cli.command import Command, Group, handle_of, import_tasks, warn_of_stranger
+from celery_sqlbeat.cli import (
+    Command,
+    Group,
+    handle_of,
+    import_tasks,
+    warn_of_task_id,
+    warn_of_unregistered_task,
+)
 from celery_sqlbeat.cli.output import (
     confirm,
     json_option,
     print_facts,
     print_json,
     print_table,
+    say,
     utc_option,
     when,
     when_twice,
     yes_option,
     zone_label,
 )
+from celery_sqlbeat.errors import NoSuchJob
 
 if TYPE_CHECKING:
-    from celery_sqlbeat.handle import Job
+    from celery_sqlbeat.api import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.command("adopt", cls=Command)
+@click.option("--owner", required=True, help="The former name of the app, as in Celery(NAME).")
+@yes_option
+@json_option
+@click.pass_context
+def adopt_jobs(ctx: click.Context, owner: str, yes: bool, as_json: bool) -> None:
+    """Adopt the jobs of a renamed app, so that the beats of this app claim them.
+
+    A job that is not in this app's beat_schedule is disabled at the next poll. Jobs that only the
+    table defines belong to no app: every beat of the namespace claims them already.
+    """
+    with handle_of(ctx) as beat:
+        confirm(f"Make the jobs of {owner!r} this app's?", yes)
+        adopted = beat.jobs.adopt(owner)
+    if as_json:
+        print_json({"owner": owner, "adopted": adopted})
+    else:
+        say(f"{len(adopted)} jobs of {owner} are this app's now")
 
 
 @click.group(
     cls=Group,
     late={
-        "import": "importing:import_jobs",
-        "export": "exporting:export_jobs",
-        "adopt": "adopting:adopt_jobs",
+        "import": "transfer:import_jobs",
+        "export": "transfer:export_jobs",
+        "adopt": "jobs:adopt_jobs",
     },
 )
 def jobs() -> None:
-    """The jobs: list, show, define, pause, resume, run now, delete, import, export and adopt."""
+    """Manage jobs: list, show, define, pause, resume, run now, delete, import, export and adopt."""
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """The value that an option's JSON stands for."""
+    """Parse the JSON of an option."""
     try:
         return None if value is None else json.loads(value)
     except (ValueError, RecursionError):
@@ -49,7 +78,7 @@ def json_value(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def schedule_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """A number of seconds, or the text for the reader of schedules."""
+    """Parse a number of seconds; any other text is read as a schedule later."""
     try:
         return None if value is None else float(value)
     except ValueError:
@@ -57,7 +86,7 @@ def schedule_value(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def policy_options(command: F) -> F:
-    """The policies as options, in the order of the contract."""
+    """Add the policies as options, in the order of the contract."""
     for name, kind in (
         ("jitter", float),
         ("timezone", str),
@@ -82,12 +111,12 @@ def policy_options(command: F) -> F:
 def list_jobs(ctx: click.Context, as_json: bool, utc: bool) -> None:
     """List the jobs."""
     with handle_of(ctx) as beat:
-        found = beat.jobs.list()
+        listed = beat.jobs.list()
     if as_json:
-        print_json([job.as_json() for job in found])
+        print_json([job.as_json() for job in listed])
         return
     headers = ["job", "schedule", "state", f"next run ({zone_label(utc)})"]
-    rows = [[job.name, job.schedule, job.state, when(job.retry_at or job.next_run_time, utc)] for job in found]
+    rows = [[job.name, job.schedule, job.state, when(job.retry_at or job.next_run_time, utc)] for job in listed]
     print_table(headers, rows, "no jobs")
 
 
@@ -98,12 +127,10 @@ def list_jobs(ctx: click.Context, as_json: bool, utc: bool) -> None:
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show everything about one job."""
     with handle_of(ctx) as beat:
-        found = beat.jobs.get(name)
-        if found is None:
-            from celery_sqlbeat.errors import NoSuchJob
-
+        job = beat.jobs.get(name)
+        if job is None:
             raise NoSuchJob(name, beat.settings.namespace)
-    _print(found, as_json)
+    _print(job, as_json)
 
 
 @jobs.command("put", cls=Command)
@@ -120,19 +147,21 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def put(ctx: click.Context, /, name: str, as_json: bool, **definition: Any) -> None:
-    """Define a job: a new one, or the one of this name becomes this.
+    """Define a job; an existing job of this name is redefined.
 
-    What is not given has its default; only whether it is enabled stays as it is. A job that the beat_schedule defines
-    takes policies and --enabled or --disabled only.
+    What is not given gets its default; only enabled or disabled stays as it is. A job that the
+    beat_schedule defines takes policies and --enabled or --disabled only.
     """
-    from celery_sqlbeat.beat.foreseeing import registered
+    from celery_sqlbeat.celery_bridge.call_check import registered_tasks
 
     with handle_of(ctx) as beat:
         import_tasks(beat.app)
-        found = beat.jobs.put(name, **definition)
-        if found.task is not None and registered(beat.app, found.task) is None:
-            warn_of_stranger(found.task, name)
-    _print(found, as_json)
+        job = beat.jobs.put(name, **definition)
+        if job.task is not None and registered_tasks(beat.app, job.task) is None:
+            warn_of_unregistered_task(job.task, name)
+        if isinstance(job.options, dict) and job.options.get("task_id"):
+            warn_of_task_id(job.options["task_id"], name)
+    _print(job, as_json)
 
 
 @jobs.command("pause", cls=Command)
@@ -144,8 +173,8 @@ def put(ctx: click.Context, /, name: str, as_json: bool, **definition: Any) -> N
 def pause(ctx: click.Context, name: str, reason: str, version: int | None, as_json: bool) -> None:
     """Fire nothing more of a job; a run that goes on is not touched."""
     with handle_of(ctx) as beat:
-        found = beat.jobs.pause(name, reason, version=version)
-    _say(f"{name} is paused: {found.disabled_reason or reason}", found, as_json)
+        job = beat.jobs.pause(name, reason, version=version)
+    _print_change(f"{name} is paused: {job.disabled_reason or reason}", job, as_json)
 
 
 @jobs.command("resume", cls=Command)
@@ -156,11 +185,11 @@ def pause(ctx: click.Context, name: str, reason: str, version: int | None, as_js
 def resume(ctx: click.Context, name: str, version: int | None, as_json: bool) -> None:
     """Go on with a paused job at its next slot; what it missed is recorded as skipped."""
     with handle_of(ctx) as beat:
-        found = beat.jobs.resume(name, version=version)
-    if found.enabled:
-        _say(f"{name} goes on; next run {when_twice(found.next_run_time)}", found, as_json)
+        job = beat.jobs.resume(name, version=version)
+    if job.enabled:
+        _print_change(f"{name} goes on; next run {when_twice(job.next_run_time)}", job, as_json)
     else:
-        _say(f"{name} stays disabled ({found.disabled_reason}): its schedule has no slot left", found, as_json)
+        _print_change(f"{name} stays disabled ({job.disabled_reason}): its schedule has no slot left", job, as_json)
 
 
 @jobs.command("run-now", cls=Command)
@@ -175,9 +204,9 @@ def run_now(ctx: click.Context, name: str, as_json: bool) -> None:
     if as_json:
         print_json(run.as_json())
         return
-    click.echo(f"{name} runs once more: run {run.id}")
+    say(f"{name} runs once more: run {run.id}")
     if job is not None and not job.enabled and job.disabled_reason != "finished":
-        click.echo(f"but not before it is resumed; it is paused: {job.disabled_reason}")
+        say(f"but not before it is resumed; it is paused: {job.disabled_reason}")
 
 
 @jobs.command("delete", cls=Command)
@@ -194,26 +223,24 @@ def delete(ctx: click.Context, name: str, force: bool, version: int | None, yes:
         if job is not None:
             confirm(f"Delete job {name!r}{' and cancel what runs of it' if force else ''}?", yes)
         if not beat.jobs.delete(name, force=force, version=version):
-            from celery_sqlbeat.errors import NoSuchJob
-
             raise NoSuchJob(name, beat.settings.namespace)
-        left = beat.jobs.get(name)
+        remaining = beat.jobs.get(name)
     if as_json:
-        print_json({"name": name, "deleted": left is None, "waits_for": left.run_id if left else None})
+        print_json({"name": name, "deleted": remaining is None, "waits_for": remaining.run_id if remaining else None})
         return
-    if left is None:
-        click.echo(f"{name} is deleted")
+    if remaining is None:
+        say(f"{name} is deleted")
     else:
-        click.echo(f"{name} is deleted when its runs have ended: celery -A app sqlbeat runs list {name}")
+        say(f"{name} is deleted when its runs have ended: celery -A app sqlbeat runs list {name}")
     if job is not None and job.code_owner is not None:
-        click.echo(
-            f"the beat_schedule of {job.code_owner} defines it: its beats bring it back at their next look, as new; "
+        say(
+            f"the beat_schedule of {job.code_owner} defines it: its beats bring it back at their next poll, as new; "
             f"to stop it, take the entry out of the code, or: celery -A app sqlbeat jobs pause {name}"
         )
 
 
-def _say(text: str, job: Job, as_json: bool) -> None:
-    print_json(job.as_json()) if as_json else click.echo(text)
+def _print_change(text: str, job: Job, as_json: bool) -> None:
+    print_json(job.as_json()) if as_json else say(text)
 
 
 def _print(job: Job, as_json: bool) -> None:

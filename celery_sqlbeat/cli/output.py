@@ -1,6 +1,6 @@
-"""How the commands print: tables for people, plain text where nobody looks, JSON for programs; and what they ask first.
+"""Print tables and lines for people, JSON for programs, and ask before something is destroyed.
 
-Nothing but click at import; rich is loaded when a table meets a terminal.
+Text from rows is escaped, so that no name ends a line. rich is loaded for a terminal only.
 """
 
 from __future__ import annotations
@@ -14,44 +14,61 @@ from typing import Any
 
 import click
 
+from celery_sqlbeat import environment
+from celery_sqlbeat.events import shown
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of this machine's time zone.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def print_json(value: Any) -> None:
-    """Print a value as programs read it."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print a value as JSON; control characters that JSON allows in a text are escaped, too."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    click.echo("\n".join(map(_printable, text.split("\n"))))
+
+
+def _printable(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print one line, and no more than one: names and reasons in it come from rows."""
+    click.echo(shown(text), err=err)
+
+
+def print_block(text: str) -> None:
+    """Print a text of several lines, such as a traceback; indented, none forges a line."""
+    click.echo("".join(f"\n  {shown(line)}" for line in text.splitlines()))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str, ids_first: bool = False) -> None:
-    """Print rows as a table that fits the terminal, or as aligned plain text; `empty` where there is none.
+    """Print rows as a table for a terminal, or as aligned plain text; `empty` without rows.
 
-    `ids_first`: the first column is for copying, so it is not broken as long as the others can give way.
+    `ids_first`: the first column is for copying, so it is wrapped last.
     """
     if not rows:
         click.echo(empty)
     elif sys.stdout.isatty():
         _print_rich(headers, rows, ids_first)
     else:
-        lines = [[_plain(cell) for cell in row] for row in rows]
+        lines = [[shown(cell) for cell in row] for row in rows]
         widths = [max(len(line[at]) for line in (headers, *lines)) for at in range(len(headers))]
         for line in ([header.upper() for header in headers], *lines):
             click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, one a line; a value of several lines is indented."""
+    """Print names and values, one a line."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        first, *more = value.splitlines() or [""]
-        click.echo(f"{name.ljust(width)}  {first}".rstrip())
-        for line in more:
-            click.echo(f"{' ' * width}  {line}")
+        say(f"{name.ljust(width)}  {value}".rstrip())
 
 
 def when(value: Any, utc: bool = False) -> str:
-    """An instant to the second as a table shows it; what cannot be read is shown as it stands."""
+    """Format an instant to the second for a table; what cannot be read stays as it is."""
     if value is None:
         return "-"
     if not isinstance(value, datetime):
@@ -60,12 +77,12 @@ def when(value: Any, utc: bool = False) -> str:
 
 
 def when_briefly(value: datetime, utc: bool = False) -> str:
-    """An instant of the last days as a narrow table shows it."""
+    """Format an instant of the last days for a narrow table."""
     return f"{value if utc else value.astimezone():%m-%d %H:%M:%S}"
 
 
 def when_twice(value: Any) -> str:
-    """An instant in the user's time zone and in UTC."""
+    """Format an instant in the user's time zone and in UTC."""
     if not isinstance(value, datetime):
         return when(value)
     local = value.astimezone()
@@ -74,12 +91,12 @@ def when_twice(value: Any) -> str:
 
 
 def zone_label(utc: bool = False) -> str:
-    """The name of the time zone in which `when` shows instants."""
-    return "UTC" if utc else datetime.now().astimezone().tzname() or "local"
+    """Return the name of the time zone in which `when` shows instants."""
+    return "UTC" if utc else environment.now().astimezone().tzname() or "local"
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is destroyed; without a terminal there is nobody to ask, so only --yes will do."""
+    """Ask before something is destroyed; without a terminal only --yes will do."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -89,7 +106,7 @@ def confirm(question: str, yes: bool) -> None:
 
 @contextmanager
 def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar that says how far long work has come, by steps; nothing where nobody looks."""
+    """Show the progress of long work on a terminal; yield what counts its steps."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -113,10 +130,5 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], ids_first
     for at, header in enumerate(headers):
         table.add_column(header, overflow="fold", no_wrap=ids_first and at == 0)
     for row in rows:
-        table.add_row(*(Text(_plain(cell)) for cell in row))  # as text: a name may look like markup
+        table.add_row(*(Text(shown(cell)) for cell in row))  # as text: a name may look like markup
     console.print(table)
-
-
-def _plain(text: str) -> str:
-    """On one line, and without what a terminal would obey."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))

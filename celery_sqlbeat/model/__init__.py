@@ -1,6 +1,9 @@
-"""The facts that walk through the house: rows read, claims made, runs started and ended. Frozen, without behaviour."""
+"""Records that the rooms pass to each other: rows read, claims made, runs started and ended.
 
-from celery_sqlbeat.model.code import (
+Frozen, without behaviour.
+"""
+
+from celery_sqlbeat.model.beat_schedule import (
     CODE_SCHEDULE,
     LEFT_THE_CODE,
     Beside,
@@ -12,7 +15,7 @@ from celery_sqlbeat.model.code import (
     CodeRow,
     LivingRelease,
 )
-from celery_sqlbeat.model.plan import (
+from celery_sqlbeat.model.claims import (
     FINISHED,
     LEFT,
     LONGEST_QUARANTINE,
@@ -24,26 +27,33 @@ from celery_sqlbeat.model.plan import (
     Advance,
     Attempt,
     Claim,
+    DueJob,
     GapRecord,
+    HeldLease,
     LeftAttempt,
-    Mend,
     Plan,
     Quarantine,
+    Repair,
+    ReplaceableRun,
+    RowNeedingRepair,
     Slot,
 )
 from celery_sqlbeat.model.records import (
+    EndedSlot,
     JobArrival,
     JobChange,
     JobCounts,
     JobDraft,
     JobRecord,
     Node,
+    RefusedStart,
     RunningJob,
     RunRecord,
     SeenNode,
+    StartedRun,
+    StartRequest,
+    Unbegun,
 )
-from celery_sqlbeat.model.rows import DueJob, HeldLease, LooseRow, ReplaceableRun
-from celery_sqlbeat.model.runs import EndedSlot, RefusedStart, StartedRun, StartRequest, Unbegun
 
 __all__ = [
     "CODE_SCHEDULE",
@@ -77,13 +87,13 @@ __all__ = [
     "JobRecord",
     "LeftAttempt",
     "LivingRelease",
-    "LooseRow",
-    "Mend",
     "Node",
     "Plan",
     "Quarantine",
     "RefusedStart",
+    "Repair",
     "ReplaceableRun",
+    "RowNeedingRepair",
     "RunRecord",
     "RunningJob",
     "SeenNode",

@@ -1,9 +1,12 @@
-"""What an administrator writes and sees: jobs, runs, nodes."""
+"""What an administrator writes and sees: jobs, runs, nodes.
+
+Runs on a worker: what asks to begin, and what has begun.
+"""
 
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from celery_sqlbeat.model.plan import GapRecord
+from celery_sqlbeat.model.claims import GapRecord
 
 
 class JobDraft(NamedTuple):
@@ -109,7 +112,7 @@ class JobCounts(NamedTuple):
     active: int
     held: int
     retrying: int
-    set_aside: int
+    quarantined: int
     due: int
     due_at: Any
     """Since when the longest waiting one is due."""
@@ -157,16 +160,16 @@ class Node(NamedTuple):
     package_version: str
     code_release: str | None = None
     queues: str | None = None
-    """What `celery_sqlbeat.queues` tells."""
+    """What `celery_sqlbeat.model.nodes` tells."""
     broker_fingerprint: str | None = None
     skew_seconds: float | None = None
     claimed: int = 0
     code_owner: str | None = None
     """Whose `beat_schedule` it has."""
     tasks: str | None = None
-    """A JSON list of the names of the tasks that a worker knows; None leaves what was told before."""
+    """A JSON list of the tasks that a worker knows; None leaves the last one."""
     details: str | None = None
-    """A JSON object of what else others should know, a key for each concern; None leaves what was told before."""
+    """A JSON object with further details, a key for each concern; None leaves the last one."""
 
 
 class SeenNode(NamedTuple):
@@ -188,3 +191,73 @@ class SeenNode(NamedTuple):
     heartbeat_at: datetime
     stopped_at: datetime | None
     now: datetime
+
+
+class StartRequest(NamedTuple):
+    """A message that asks to begin. `start_id` is random: it makes the question safe to repeat."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    start_id: str
+    celery_retries: int
+
+
+class RefusedStart(NamedTuple):
+    """The run of a message that may not begin, as it stands."""
+
+    run_id: str
+    state: str
+    reason: str | None
+    is_its_claim: int
+    """1 where the claim of the message is the run's own."""
+    has_started: int
+    """1 where somebody has begun the run."""
+
+
+class Unbegun(NamedTuple):
+    """A message that a worker holds, and whose run it has not begun: by what its header says."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    celery_retries: int
+
+
+class StartedRun(NamedTuple):
+    """A run that may begin: what the worker needs to extend it and to decide its outcome."""
+
+    run_id: str
+    claim_id: str
+    fence: int
+    job_id: str
+    job_name: str
+    kind: str
+    scheduled_for: datetime
+    attempt: int
+    lease_seconds: float
+    max_retries: int
+    failures: int
+    lost_leases: int
+    exclusive: int
+    """1 where the run holds the lease of its job, 0 where runs of the job may overlap."""
+    start_id: str
+    """Which request this answers."""
+    max_runtime: float | None = None
+    """How many seconds its body may take, each time that it begins; None: as many as it likes."""
+    celery_retries: int = 0
+    """The number of Celery's own retry that began; a later one takes the run over."""
+
+
+class EndedSlot(NamedTuple):
+    """A slot that ended with another attempt than its first."""
+
+    run_id: str
+    """Of the attempt that ended it."""
+    job_name: str
+    attempt: int
+    state: str
+    task_name: Any
+    options: Any
+    earlier: tuple[tuple[str, int], ...] = ()
+    """The run ids of the attempts before, and which each was."""

@@ -1,15 +1,13 @@
-"""The schedule calculus: text to schedule to slots, with misfires, cadences, jitter and daylight saving.
+"""Compute slots from the text of a schedule: misfires, cadences, jitter, daylight saving time.
 
-Pure: no driver, no clock, no Celery (only stock.py knows Celery). All instants are aware datetimes in UTC.
+Pure: no driver, no clock, no Celery. All instants are aware datetimes in UTC.
 """
 
 from celery_sqlbeat.schedule.cron import Cron
-from celery_sqlbeat.schedule.every import Every
 from celery_sqlbeat.schedule.grid import count_between, latest_at, next_after
-from celery_sqlbeat.schedule.once import Once
-from celery_sqlbeat.schedule.plan import COALESCE, OVERLAP, Fire, Gap, Misfire, Skip, Timeline
 from celery_sqlbeat.schedule.solar import Solar
-from celery_sqlbeat.schedule.text import Schedule, parse
+from celery_sqlbeat.schedule.text import Every, Once, Schedule, parse
+from celery_sqlbeat.schedule.timeline import COALESCE, OVERLAP, Fire, Gap, Misfire, Skip, Timeline
 from celery_sqlbeat.schedule.zone import zone_named
 
 __all__ = [

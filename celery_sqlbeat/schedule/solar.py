@@ -1,6 +1,6 @@
-"""Events of the sun, `solar sunset 51.5 -0.12`: at most one a day, none where the sun does not rise or set.
+"""Compute solar events, `solar sunset 51.5 -0.12`: at most one a day, none on polar days.
 
-Computed by ephem, which is loaded when the first event is asked for; whole seconds, as the sun is not sharper.
+ephem computes them, and is imported for the first event. They are rounded to whole seconds.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Solar:
 
 
 def read_solar(words: list[str], text: str) -> Solar:
-    """The event that these words (all after `solar`) name."""
+    """Return the event that these words (all after `solar`) name."""
     if len(words) != 3 or not _NUMBER.fullmatch(words[1]) or not _NUMBER.fullmatch(words[2]):
         raise ScheduleError(text, f"write solar EVENT LATITUDE LONGITUDE; the event is one of {', '.join(_EVENTS)}")
     return Solar(words[0], float(words[1]), float(words[2]))
 
 
 def next_event(solar: Solar, after: datetime) -> datetime | None:
-    """The first event later than `after` (naive UTC)."""
+    """Return the first event later than `after` (naive UTC)."""
     today = _day_of(solar, after)
     for day in range(today, today + SEARCHED_DAYS):
         event = _event_on(solar, day)
@@ -84,7 +84,7 @@ def next_event(solar: Solar, after: datetime) -> datetime | None:
 
 
 def last_event(solar: Solar, after: datetime, until: datetime) -> datetime | None:
-    """The last event later than `after` and not later than `until` (naive UTC)."""
+    """Return the last event later than `after` and not later than `until` (naive UTC)."""
     today = _day_of(solar, until)
     for day in range(today, max(today - SEARCHED_DAYS, _day_of(solar, after) - 1), -1):
         event = _event_on(solar, day)
@@ -94,7 +94,7 @@ def last_event(solar: Solar, after: datetime, until: datetime) -> datetime | Non
 
 
 def count_events(solar: Solar, first: datetime, last: datetime) -> int:
-    """How many events lie between these two, both included; beyond EXACT_DAYS the number of days, never fewer."""
+    """Count the events in [`first`, `last`]; one a day if that is more than EXACT_DAYS."""
     days = range(_day_of(solar, first), _day_of(solar, last) + 1)
     if len(days) > EXACT_DAYS:
         return len(days)
@@ -104,7 +104,7 @@ def count_events(solar: Solar, first: datetime, last: datetime) -> int:
 
 @lru_cache(maxsize=16384)
 def _event_on(solar: Solar, day: int) -> datetime | None:
-    """The event of a solar day, always searched from the same instant: ephem's answer depends on it a little."""
+    """Return the event of a solar day, always searched from one instant: it affects the result."""
     ephem = _ephem()
     event = _EVENTS[solar.event]
     place = ephem.Observer()
@@ -114,11 +114,11 @@ def _event_on(solar: Solar, day: int) -> datetime | None:
     opens = _opening(solar, day)
     center = {"use_center": True} if event.center else {}
     try:
-        found: datetime = getattr(place, event.search)(ephem.Sun(), start=ephem.Date(opens), **center).datetime()
+        instant: datetime = getattr(place, event.search)(ephem.Sun(), start=ephem.Date(opens), **center).datetime()
     except ValueError:
         return None  # ephem's CircumpolarError: the sun stays up, or down, all day
-    found = (found + timedelta(milliseconds=500)).replace(microsecond=0)
-    return found if opens <= found < opens + _DAY else None
+    instant = (instant + timedelta(milliseconds=500)).replace(microsecond=0)
+    return instant if opens <= instant < opens + _DAY else None
 
 
 def _day_of(solar: Solar, instant: datetime) -> int:

@@ -1,4 +1,4 @@
-"""Jobs on their way into the table and out of it: JSON Lines, and the stores of other schedulers.
+"""Import and export jobs: JSON Lines, and the stores of other schedulers.
 
-A source says what it has; the plan says what becomes of each job; only then something is written, batch by batch.
+A source lists its jobs, the plan decides what becomes of each, and batches of them are written.
 """

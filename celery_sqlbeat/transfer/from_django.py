@@ -1,47 +1,47 @@
-"""`--from django-celery-beat`: the periodic tasks of a Django project, through its own models and database."""
+"""Read the periodic tasks of django-celery-beat, through the project's own models."""
 
 from __future__ import annotations
 
 import json
-import os
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery import schedules
 
-from celery_sqlbeat.beat.code import StockRun
-from celery_sqlbeat.beat.entries import job_name_of
-from celery_sqlbeat.config import Settings
+from celery_sqlbeat import environment
+from celery_sqlbeat.beat_schedule.entries import job_name_of
+from celery_sqlbeat.beat_schedule.plan import StockRun
+from celery_sqlbeat.celery_bridge.schedules import from_celery
+from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.errors import FieldError, SourceUnreadable
 from celery_sqlbeat.schedule import Once, Timeline, parse, zone_named
-from celery_sqlbeat.schedule.stock import from_celery
-from celery_sqlbeat.transfer.arrivals import Arrival, Shop, utc
-from celery_sqlbeat.transfer.from_code import from_beat_schedule
+from celery_sqlbeat.transfer.from_entries import from_beat_schedule
+from celery_sqlbeat.transfer.jsonl import ImportedJob, SourceJobs, utc
 
 _DISABLED = "disabled in django-celery-beat"
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
 
-def from_django(app: Any, settings: Settings) -> Shop:
-    """All periodic tasks, with their last runs; nothing in Django's database is changed."""
+def from_django(app: Any, settings: Settings) -> SourceJobs:
+    """Read all periodic tasks, with their last runs; Django's database is not changed."""
     periodic_task = _model()
-    shop = from_beat_schedule(app, settings)
+    source_jobs = from_beat_schedule(app, settings)
     related = periodic_task.objects.select_related("interval", "crontab", "solar", "clocked")
-    now = datetime.now(timezone.utc)  # of this machine; only to tell what is over
+    now = environment.now()  # this machine's clock, only to tell what has ended
     try:
         for task in related.order_by("name").iterator(chunk_size=500):
-            _take(shop, task, now)
+            _take(source_jobs, task, now)
     except Exception as error:
         from django.db import Error
 
         if isinstance(error, Error):
             raise SourceUnreadable(f"Django's database cannot be read: {' '.join(str(error).split())}") from error
         raise
-    return shop
+    return source_jobs
 
 
 def _model() -> Any:
-    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
+    if not environment.variables().get("DJANGO_SETTINGS_MODULE"):
         raise SourceUnreadable("DJANGO_SETTINGS_MODULE is not set: run this where the old beat ran")
     try:
         import django
@@ -61,24 +61,24 @@ def _model() -> Any:
         raise SourceUnreadable(f"Django's settings do not load: {' '.join(str(error).split())}") from error
 
 
-def _take(shop: Shop, task: Any, now: datetime) -> None:
+def _take(source_jobs: SourceJobs, task: Any, now: datetime) -> None:
     name = job_name_of(task.name)
     last = utc(task.last_run_at)
     since = last or utc(task.date_changed)  # one that never ran counts from there
-    if shop.is_of_the_code(name, None if since is None else StockRun(since, last is not None), task.enabled):
+    if source_jobs.belongs_to_code(name, None if since is None else StockRun(since, last is not None), task.enabled):
         return
-    over = _over(task, now)
-    if over is not None:
-        shop.leave(name, over)
+    ended = _why_ended(task, now)
+    if ended is not None:
+        source_jobs.leave_out(name, ended)
         return
     try:
-        shop.arrivals.append(_arrival(name, task, now))
+        source_jobs.jobs.append(_arrival(name, task, now))
     except (FieldError, ValueError) as error:
-        shop.leave(name, str(error))
+        source_jobs.leave_out(name, str(error))
 
 
-def _over(task: Any, now: datetime) -> str | None:
-    """Why a task will never run again; its row stays in Django's table only for the eye."""
+def _why_ended(task: Any, now: datetime) -> str | None:
+    """Tell why a task will never run again; Django keeps its row."""
     if task.one_off and task.enabled and task.total_run_count > 0:
         return "it was to run once, and has run"
     if task.clocked is not None and not task.enabled and _instant(task.clocked.clocked_time) <= now:
@@ -86,7 +86,7 @@ def _over(task: Any, now: datetime) -> str | None:
     return None
 
 
-def _arrival(name: str, task: Any, now: datetime) -> Arrival:
+def _arrival(name: str, task: Any, now: datetime) -> ImportedJob:
     text, zone = _schedule(task)
     last = utc(task.last_run_at)
     start = None if task.start_time is None else _instant(task.start_time)
@@ -120,11 +120,14 @@ def _arrival(name: str, task: Any, now: datetime) -> Arrival:
         "enabled": enabled,
         "start": None if last else start,
     }
-    return Arrival(name, fields, last, counts_from, None, reason, remarks=tuple(remarks))
+    return ImportedJob(name, fields, last, counts_from, None, reason, remarks=tuple(remarks))
 
 
 def _schedule(task: Any) -> tuple[str, str | None]:
-    """The schedule as text, and its time zone; Django's own schedule objects bring a clock along, and are not asked."""
+    """Return the schedule as text, and its time zone.
+
+    The columns are read: Django's own schedule objects depend on a clock.
+    """
     if task.interval is not None:
         return str(from_celery(timedelta(**{task.interval.period: task.interval.every}))), None
     if task.crontab is not None:
@@ -145,7 +148,7 @@ def _schedule(task: Any) -> tuple[str, str | None]:
 
 
 def _zone(zone: Any) -> str | None:
-    """The time zone of a crontab; where the project has turned that off, crontabs count in the app's."""
+    """Return the time zone of a crontab; None where the project has turned time zones off."""
     from django.conf import settings
 
     return str(zone) if getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True) else None
@@ -166,5 +169,8 @@ def _json(field: str, text: str) -> Any:
 
 
 def _instant(at: datetime) -> datetime:
-    """An instant of a row; without a time zone it is UTC, as django-celery-beat takes it, whatever TIME_ZONE says."""
+    """Return an instant of a row in UTC.
+
+    A naive one is UTC, as in django-celery-beat, whatever TIME_ZONE says.
+    """
     return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)

@@ -1,28 +1,59 @@
-"""What becomes of each job that arrives: it is added, changed, the same already, or left behind with a reason. Pure."""
+"""Decide what becomes of each imported job (added, changed, the same, left out), and write it.
+
+A batch is written as a whole or not at all. The entries of a `beat_schedule` stay the code's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
-from celery_sqlbeat.definition import Rules, read_definition
-from celery_sqlbeat.errors import FieldError
-from celery_sqlbeat.handle.drafting import Wish, draft_of, wish
-from celery_sqlbeat.handle.records import plain
-from celery_sqlbeat.handle.rescheduling import change_of, fence_of, first_run, gap_record, text_of
-from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.model import FINISHED, PAUSED, JobArrival, JobChange, JobRecord
+from celery_sqlbeat.api.job_input import JobSpec, draft_of, job_spec
+from celery_sqlbeat.api.records import plain
+from celery_sqlbeat.api.reschedule import (
+    change_of,
+    definition_of,
+    fence_of,
+    first_run,
+    gap_record,
+    is_timed_by_code,
+    text_of,
+)
+from celery_sqlbeat.beat_schedule.entries import shown_release
+from celery_sqlbeat.beat_schedule.plan import SchedulePlanner, first_runs
+from celery_sqlbeat.config.settings import Settings
+from celery_sqlbeat.environment import Ids
+from celery_sqlbeat.errors import FieldError, StoreError
+from celery_sqlbeat.model import (
+    CODE_SCHEDULE,
+    FINISHED,
+    PAUSED,
+    CodeAddition,
+    CodeDefinition,
+    JobArrival,
+    JobChange,
+    JobRecord,
+)
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.schedule import Timeline
-from celery_sqlbeat.transfer.arrivals import Arrival, Left
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.transfer.jsonl import ImportedJob, LeftOut, SourceJobs
 
-ADD, CHANGE, SAME, CODE, LEFT = "add", "change", "same", "code", "left"
+ADD, CHANGE, SAME, CODE, LEFT_OUT = "add", "change", "same", "code", "left"
+BATCH = 500  # jobs of one transaction
+_PAGE = 500  # rows that are read at a time
+_TRIES = 5  # of a batch; a try fails only when somebody changes the same jobs meanwhile
+_PAUSED = "disabled in the old scheduler"
+
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Step:
-    """What happens to one job, as it is shown, and what is written for it."""
+class ImportStep:
+    """The outcome of one job in an import, and what is written for it."""
 
     name: str
     action: str
@@ -30,101 +61,227 @@ class Step:
     next_run_time: datetime | None = None
     last_run_time: datetime | None = None
     remarks: tuple[str, ...] = ()
-    arrival: JobArrival | None = None
+    addition: JobArrival | None = None
     change: JobChange | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What is shown of it, as plain values for JSON."""
-        shown = (self.schedule, self.next_run_time, self.last_run_time, self.remarks)
-        names = ("schedule", "next_run_time", "last_run_time", "remarks")
-        return {"name": self.name, "action": self.action, **plain(dict(zip(names, shown, strict=True)))}
+        """Return what is shown of it, as plain values for JSON."""
+        shown = ("name", "action", "schedule", "next_run_time", "last_run_time", "remarks")
+        return {name: plain(getattr(self, name)) for name in shown}
 
 
-def checked(arrivals: Sequence[Arrival], rules: Rules) -> tuple[list[tuple[Arrival, Wish]], list[Left]]:
-    """The arrivals that the table can take, and the others with what is wrong with them."""
-    good: list[tuple[Arrival, Wish]] = []
-    left: list[Left] = []
-    for one in arrivals:
+def check_jobs(jobs: Sequence[ImportedJob], rules: Rules) -> tuple[list[tuple[ImportedJob, JobSpec]], list[LeftOut]]:
+    """Split jobs into those that the table can take, and the others with their reasons."""
+    good: list[tuple[ImportedJob, JobSpec]] = []
+    left_out: list[LeftOut] = []
+    for job in jobs:
         try:
-            good.append((one, wish(rules, **{**one.fields, "name": one.name})))
+            good.append((job, job_spec(rules, **{**job.fields, "name": job.name})))
         except FieldError as error:
-            left.append(Left(one.name, str(error)))
-    return good, left
+            left_out.append(LeftOut(job.name, str(error)))
+    return good, left_out
 
 
-def left_behind(left: Left) -> Step:
-    """The step of a job that stays where it is."""
-    return Step(left.name, LEFT, remarks=(left.reason,))
+def left_out_step(left_out: LeftOut) -> ImportStep:
+    """Return the step of a job that is not imported."""
+    return ImportStep(left_out.name, LEFT_OUT, remarks=(left_out.reason,))
 
 
-def step_of(
-    arrival: Arrival, wanted: Wish, row: JobRecord | None, now: datetime, rules: Rules, ids: Ids | None = None
-) -> Step:
-    """What becomes of one job; `row` is the one of its name that is there.
+def plan_step(
+    job: ImportedJob, spec: JobSpec, row: JobRecord | None, now: datetime, rules: Rules, ids: Ids | None = None
+) -> ImportStep:
+    """Decide what becomes of one job, given the row of its name.
 
-    A job that is there takes the definition and keeps its own state, which is newer than what somebody carried here.
+    An existing job takes the definition and keeps its own state, which is newer than the source's.
     """
     if row is None:
-        return _addition(arrival, wanted, now)
+        return _addition(job, spec, now)
     if row.code_owner is not None:
-        return left_behind(Left(arrival.name, f"the beat_schedule of {row.code_owner} defines it: change it there"))
+        return left_out_step(LeftOut(job.name, f"the beat_schedule of {row.code_owner} defines it: change it there"))
     if row.delete_requested:
-        return left_behind(Left(arrival.name, "the job of this name is deleted as soon as its run has ended"))
-    try:
-        before = read_definition(text_of(row), rules)
-    except FieldError:  # it waits in quarantine for whoever puts it right
-        before = None
-    to = None if _has_ended(row, wanted) else change_of(row, before, wanted)
+        return left_out_step(LeftOut(job.name, "the job of this name is deleted as soon as its run has ended"))
+    # One in quarantine has no definition, and this one may repair it.
+    before = None if is_timed_by_code(row) else definition_of(row, rules)
+    to = None if _has_finished(row, spec) else change_of(row, before, spec)
     at = row.next_run_time if to is None or not to.moves else to.next_run_time
-    step = Step(
-        arrival.name,
+    step = ImportStep(
+        job.name,
         SAME if to is None else CHANGE,
-        wanted.text.schedule,
+        spec.text.schedule,
         at if isinstance(at, datetime) else None,
         row.last_run_time if isinstance(row.last_run_time, datetime) else None,
     )
     if to is None:
         return step
-    draft = draft_of(wanted.text, to.next_run_time, bool(row.enabled), wanted.start_at)
+    draft = draft_of(spec.text, to.next_run_time, bool(row.enabled), spec.start_at)
     gap = None if to.gap is None else gap_record((ids or Ids()).run_ids(1)[0], row, to.gap)
     change = JobChange(draft, row.version, to.moves, to.enabled, gap, fence_of(row, to))
-    return replace(step, remarks=arrival.remarks, change=change)
+    return replace(step, remarks=job.remarks, change=change)
 
 
-def _has_ended(row: JobRecord, wanted: Wish) -> bool:
-    """Whether this very schedule came to its end: what ran once does not run again because its file comes again."""
-    same = text_of(row)._replace(interval_minutes=None) == wanted.text and row.start_at == wanted.start_at
-    return same and not row.enabled and row.disabled_reason == FINISHED and wanted.enabled is not True
+def _has_finished(row: JobRecord, spec: JobSpec) -> bool:
+    """Tell whether this schedule has finished: importing it again does not run a `once` again."""
+    same = text_of(row)._replace(interval_minutes=None) == spec.text and row.start_at == spec.start_at
+    return same and not row.enabled and row.disabled_reason == FINISHED and spec.enabled is not True
 
 
-def _addition(arrival: Arrival, wanted: Wish, now: datetime) -> Step:
+def _addition(job: ImportedJob, spec: JobSpec, now: datetime) -> ImportStep:
     try:
-        first = _first_slot(arrival, wanted, now)
+        first = _first_slot(job, spec, now)
     except FieldError as error:
-        return left_behind(Left(arrival.name, str(error)))
-    enabled = wanted.enabled is not False
-    draft = draft_of(wanted.text, first, enabled, wanted.start_at)
-    reason = None if enabled else arrival.disabled_reason or PAUSED
-    return Step(
-        arrival.name,
+        return left_out_step(LeftOut(job.name, str(error)))
+    enabled = spec.enabled is not False
+    draft = draft_of(spec.text, first, enabled, spec.start_at)
+    reason = None if enabled else job.disabled_reason or PAUSED
+    return ImportStep(
+        job.name,
         ADD,
-        wanted.text.schedule,
+        spec.text.schedule,
         first,
-        arrival.last_run_time,
-        arrival.remarks,
-        JobArrival(draft, arrival.last_run_time, reason),
+        job.last_run_time,
+        job.remarks,
+        JobArrival(draft, job.last_run_time, reason),
     )
 
 
-def _first_slot(arrival: Arrival, wanted: Wish, now: datetime) -> datetime | None:
-    """When it is due first: where the old scheduler would have fired it, even if that has passed."""
-    if arrival.finished:
+def _first_slot(job: ImportedJob, spec: JobSpec, now: datetime) -> datetime | None:
+    """Return the first slot: where the old scheduler would have fired, even if that has passed."""
+    if job.finished:
         return None
-    if arrival.next_run_time is not None:
-        return arrival.next_run_time
-    timeline = wanted.definition.timeline
-    if arrival.counts_from is not None and isinstance(timeline, Timeline):
-        first = timeline.first_slot(arrival.counts_from, wanted.start_at)
+    if job.next_run_time is not None:
+        return job.next_run_time
+    timeline = spec.definition.timeline
+    if job.counts_from is not None and isinstance(timeline, Timeline):
+        first = timeline.first_slot(job.counts_from, spec.start_at)
         if first is not None:
             return first
-    return first_run(wanted, now)
+    return first_run(spec, now)
+
+
+def import_in_batches(
+    store: Store,
+    rules: Rules,
+    jobs: Iterable[tuple[ImportedJob, JobSpec]],
+    dry_run: bool = False,
+    progress: Progress = lambda _: None,
+) -> Iterator[ImportStep]:
+    """Import jobs batch by batch; yield what became of each, or with `dry_run` what would."""
+    ids = Ids()
+    remaining = iter(jobs)
+    while batch := list(islice(remaining, BATCH)):
+        yield from _import_batch(store, rules, batch, ids, dry_run)
+        progress(len(batch))
+
+
+def import_source(
+    store: Store,
+    settings: Settings,
+    rules: Rules,
+    source_jobs: SourceJobs,
+    dry_run: bool = False,
+    progress: Progress = lambda _: None,
+) -> Iterator[ImportStep]:
+    """Import everything of a scheduler: the entries of the code first, then its own jobs."""
+    yield from import_entries(store, settings, rules, source_jobs, dry_run)
+    good, bad = check_jobs(source_jobs.jobs, rules)
+    yield from import_in_batches(store, rules, good, dry_run, progress)
+    yield from map(left_out_step, sorted([*source_jobs.left_out, *bad]))
+
+
+def _import_batch(
+    store: Store, rules: Rules, batch: Sequence[tuple[ImportedJob, JobSpec]], ids: Ids, dry_run: bool
+) -> list[ImportStep]:
+    lost: set[str] = set()
+    for _ in range(_TRIES):
+        rows = store.for_admin().jobs([job.name for job, _ in batch])
+        now = store.nodes().clock()
+        steps = [plan_step(job, spec, rows.get(job.name), now, rules, ids) for job, spec in batch]
+        if dry_run:
+            return steps
+        lost = store.for_transfer().place(
+            [step.addition for step in steps if step.addition is not None],
+            [step.change for step in steps if step.change is not None],
+        )
+        if not lost:
+            return steps
+    raise StoreError(f"somebody else keeps changing {', '.join(sorted(lost)[:5])}: try again")
+
+
+def import_entries(
+    store: Store, settings: Settings, rules: Rules, source_jobs: SourceJobs, dry_run: bool
+) -> list[ImportStep]:
+    """Import the entries of the code; return what became of each, or with `dry_run` what would."""
+    code = source_jobs.code
+    if not code.entries:
+        return []
+    now = store.nodes().clock()
+    rows = _existing_rows(store, source_jobs)
+    plan = SchedulePlanner(code, rules, first_runs(code, now, source_jobs.runs), source_jobs.runs)
+    additions = {
+        addition.definition.job_name: addition
+        for addition in plan(now, []).additions
+        if addition.definition.job_name not in rows
+    }
+    left_out: dict[str, str] = {}
+    if not dry_run:
+        done = store.for_code().import_code(code.owner, code.release, plan, settings.beat_alive, code.told())
+        newer = code.entries.keys() if done.beside.newer is None else code.entries.keys() & done.beside.newer
+        reason = f"release {shown_release(done.winner)} of {code.owner} has a live beat and defines the jobs"
+        left_out.update(dict.fromkeys(newer, reason))
+        if newer == code.entries.keys():
+            return [left_out_step(LeftOut(name, why)) for name, why in sorted(left_out.items())]
+        left_out.update({name: f"the database refuses its row: {why}" for name, why in done.refused.items()})
+        for name in sorted(source_jobs.paused & {*done.added}):
+            store.for_admin().pause(name, _PAUSED)
+    steps = [left_out_step(LeftOut(name, why)) for name, why in left_out.items()]
+    steps += [_addition_step(addition, source_jobs) for name, addition in additions.items() if name not in left_out]
+    steps += [
+        step
+        for name, row in rows.items()
+        if name not in left_out and (step := _existing_step(row, source_jobs)) is not None
+    ]
+    return sorted(steps, key=lambda step: step.name)
+
+
+def _existing_rows(store: Store, source_jobs: SourceJobs) -> Mapping[str, JobRecord]:
+    """Read the rows of these names, and the other rows of this code."""
+    admin, after = store.for_admin(), ""
+    rows: dict[str, JobRecord] = {}
+    while page := admin.list_jobs(_PAGE, after):
+        after = page[-1].job_name
+        for row in page:
+            if row.code_owner == source_jobs.code.owner or row.job_name in source_jobs.code.entries:
+                rows[row.job_name] = row
+    return rows
+
+
+def _addition_step(addition: CodeAddition, source_jobs: SourceJobs) -> ImportStep:
+    definition = addition.definition
+    remarks = [f"the beat_schedule of {source_jobs.code.owner} goes on to define it"]
+    if definition.schedule == CODE_SCHEDULE:
+        remarks.append("only the code knows its schedule")
+    if definition.job_name in source_jobs.paused:
+        remarks.append(_PAUSED)
+    at, last = addition.next_run_time, addition.last_run_time
+    return ImportStep(definition.job_name, CODE, definition.schedule, at, last, tuple(remarks))
+
+
+def _existing_step(row: JobRecord, source_jobs: SourceJobs) -> ImportStep | None:
+    name = row.job_name
+    if row.code_owner != source_jobs.code.owner:
+        return left_out_step(LeftOut(name, f"a job of {row.code_owner or 'the table'} has this name already"))
+    if name in source_jobs.code.entries:
+        definition = source_jobs.code.entries[name].definition
+        action, remark = SAME, "a beat has brought it already"
+        if _differs(row, definition):
+            action, remark = CHANGE, "its entry has changed since a beat brought it"
+        return ImportStep(name, action, definition.schedule, row.next_run_time, row.last_run_time, (remark,))
+    if row.enabled and name not in source_jobs.code.wrong:
+        return ImportStep(name, CHANGE, row.schedule, None, row.last_run_time, ("it left the beat_schedule: disabled",))
+    return None
+
+
+def _differs(row: JobRecord, definition: CodeDefinition) -> bool:
+    current = (row.task_name, row.schedule, row.args, row.kwargs, row.options, row.code_key)
+    _, task_name, schedule, _, args, kwargs, options, code_key = definition
+    return current != (task_name, schedule, args, kwargs, options, code_key)

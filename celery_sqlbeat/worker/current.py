@@ -1,4 +1,4 @@
-"""What a task may ask about the run that it is the body of. Holds facts; who finds it for a task is elsewhere."""
+"""What a task may ask about the run that it is the body of; `task.flags` finds it."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,7 +8,7 @@ from celery_sqlbeat.model import StartedRun
 
 
 class CurrentRun:
-    """The run whose body this task is. Pass `fence` on to what the task writes to; ask `lost` between long steps."""
+    """The run of a task: pass `fence` on to what it writes to, ask `lost` between long steps."""
 
     __slots__ = ("_is_lost", "attempt", "fence", "job_id", "job_name", "run_id", "scheduled_for")
 
@@ -36,7 +36,7 @@ class CurrentRun:
 
     @classmethod
     def of(cls, run: StartedRun, is_lost: Callable[[], bool]) -> "CurrentRun":
-        """The view of a task on a started run."""
+        """Return what a task may ask about a started run."""
         return cls(run.job_name, run.scheduled_for, run.attempt, run.fence, is_lost, run.run_id, run.job_id)
 
     @property

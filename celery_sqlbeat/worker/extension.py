@@ -1,265 +1,249 @@
-"""The extension of one worker: between Celery's consumer and its pool, from its first connection to its end."""
+"""The extension of one worker: between Celery's consumer and its pool, from connection to end."""
 
 import atexit
-import logging
 import os
 import socket
-import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import celery_sqlbeat
-from celery_sqlbeat import details
-from celery_sqlbeat.brokerage import fingerprint
-from celery_sqlbeat.config import NAMES, Settings
-from celery_sqlbeat.knowledge import tell
-from celery_sqlbeat.model import Node
-from celery_sqlbeat.worker import running
-from celery_sqlbeat.worker.body import watch_bodies_of
-from celery_sqlbeat.worker.connections import address_of
-from celery_sqlbeat.worker.consumption import Consumption
-from celery_sqlbeat.worker.copies import is_ours
-from celery_sqlbeat.worker.endings import End
-from celery_sqlbeat.worker.execution import Execution
-from celery_sqlbeat.worker.flush import keep_what_children_have
-from celery_sqlbeat.worker.gate import Asked, Gate
-from celery_sqlbeat.worker.handed import handed_of
-from celery_sqlbeat.worker.header import HEADER, Header, read
-from celery_sqlbeat.worker.loops import Loop, PipedLoop
-from celery_sqlbeat.worker.office import Office
-from celery_sqlbeat.worker.pools import Pool, loop_for, pool_for
-from celery_sqlbeat.worker.prefetch import ask_without_waiting
-from celery_sqlbeat.worker.received import Received
-from celery_sqlbeat.worker.reception import Reception
-from celery_sqlbeat.worker.refusals import ask_before_refusing
-from celery_sqlbeat.worker.secrecy import shown
-from celery_sqlbeat.worker.slot_results import SlotResults
-from celery_sqlbeat.worker.timing import Timing
+from celery_sqlbeat import environment, events
+from celery_sqlbeat.celery_bridge.app import fingerprint
+from celery_sqlbeat.celery_bridge.consumer import consumed_queues, take_requests
+from celery_sqlbeat.celery_bridge.event_loop import Loop, PipedLoop, acknowledge_at_the_end, ask_without_waiting
+from celery_sqlbeat.celery_bridge.message_header import HEADER, Header, Malformed, Newer, header_of
+from celery_sqlbeat.celery_bridge.pools import follow_end
+from celery_sqlbeat.celery_bridge.redis import address_of, free_places_of_lost_messages
+from celery_sqlbeat.celery_bridge.self_test import prove
+from celery_sqlbeat.celery_bridge.tasks import SlotResults
+from celery_sqlbeat.config.settings import NAMES, Settings
+from celery_sqlbeat.model import Node, nodes
+from celery_sqlbeat.model.nodes import tell_tasks
+from celery_sqlbeat.worker.admission import Admission, PendingMessage
+from celery_sqlbeat.worker.capacity import Pool, loop_for, pool_for
+from celery_sqlbeat.worker.lease.batching import Timing
+from celery_sqlbeat.worker.lease.heartbeats import WaitingRuns
+from celery_sqlbeat.worker.membership import Consumption
+from celery_sqlbeat.worker.receipt import StrategyHook, ask_before_refusing
+from celery_sqlbeat.worker.results import TaskResult
+from celery_sqlbeat.worker.runtime import WorkerRuntime
+from celery_sqlbeat.worker.task import flags
+from celery_sqlbeat.worker.task.body import watch_bodies_of
+from celery_sqlbeat.worker.task.own_strategy import strategy_message_of
+from celery_sqlbeat.worker.task.tracking import TrackedRequest
 
-logger = logging.getLogger(__name__)
-
-_ASKED = "sqlbeat_asked"  # on a request that waits for its slot
+_PENDING = "sqlbeat_pending"  # on a request that waits for capacity
 
 
 class Parts(NamedTuple):
     """What depends on the pool and the connection of the worker."""
 
     loop: Loop
-    gate: Gate
+    admission: Admission
     pool: Pool
-    reception: Reception
+    receipt: StrategyHook
 
 
 class Extension:
-    """What a worker has of ours. Made before its pool, so that children see the memory that they share with it."""
+    """What a worker has of ours; made before its pool, so that children share the flags."""
 
     def __init__(self, worker: Any, settings: Settings) -> None:
         self._worker = worker
-        self._marks = running.share()
-        self._executions: set[Execution] = set()
+        self._flags = flags.share()
+        self._executions: set[TrackedRequest] = set()
         self._parts: Parts | None = None
         self._strategies: Mapping[str, Any] | None = None
         self._names: tuple[str, ...] = ()
         self._tasks: str | None = None
         self._consumer: Any = None
-        """While it has a connection: else it takes no messages, and somebody else may."""
+        """The consumer while it has a connection: without one it takes no messages."""
         host = socket.gethostname()
-        # The random part makes it another worker after a restart, even under the same process id.
-        name = f"{worker.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        # The random part makes a restarted worker another one, even under the same process id.
+        name = f"{worker.hostname}/{os.getpid()}/{environment.random_hex(4)}"
         self._node = Node(name, "worker", host, os.getpid(), celery_sqlbeat.__version__)
         self._consumption = Consumption(settings.worker_memory)
         database = NAMES[0]
-        is_configured = database in worker.app.conf or bool(os.environ.get(database.upper()))
+        is_configured = database in worker.app.conf or bool(environment.variables().get(database.upper()))
         timing = Timing.of(settings)
-        self._received = Received(lambda lease: timing.interval(lease or settings.lock_timeout), time.monotonic)
-        self.office = Office(settings, self._describe, is_configured, timing, self._received, SlotResults(worker.app))
-        self._process: Callable[[Any], Any] = worker._process_task
-        worker._process_task = self._admit
+        self._received = WaitingRuns(timing, environment.monotonic)
+        self.worker_runtime = WorkerRuntime(
+            settings, self._describe, is_configured, timing, self._received, SlotResults(worker.app)
+        )
         watch_bodies_of(worker.app, worker.hostname)
-        self._wait_for_slot: Callable[[Any], Any] = worker._process_task_sem
-        worker._process_task_sem = self._receive
+        self._wait_for_capacity, self._process = take_requests(worker, self._receive, self._admit)
 
     def connected(self, consumer: Any) -> None:
-        """The consumer consumes, for the first time or again."""
+        """Take part in a new connection; the first time after the self-test of our hooks."""
         if self._parts is None:
             self._parts = self._assemble(consumer)
-            ask_before_refusing(consumer, self._parts.gate, self._parts.loop)
-        watch_bodies_of(self._worker.app, self._worker.hostname, is_traced=True)  # tasks may have come since
+            ask_before_refusing(consumer, self._parts.admission, self._parts.loop)
+        watch_bodies_of(self._worker.app, self._worker.hostname, is_traced=True)  # new tasks
         ask_without_waiting(consumer, self._parts.loop)
-        self._parts.gate.connected(consumer)
-        self._parts.reception.connected(consumer)
+        free_places_of_lost_messages(consumer)
+        self._parts.admission.connected(consumer)
+        self._parts.receipt.connected(consumer)
+        if self._strategies is None:  # before the worker registers
+            prove(self._worker, consumer, self._receive, self._admit)
         self._strategies = consumer.strategies
         self._consumer = consumer
-        self.office.open()
-        self.office.queues_changed()
+        self.worker_runtime.open()
+        self.worker_runtime.queues_changed()
 
     def join(self, hub: Any) -> None:
-        """The event loop starts, for the first time or again."""
+        """Join the event loop, which starts anew with each connection."""
         if self._parts is not None and isinstance(self._parts.loop, PipedLoop):
             self._parts.loop.join(hub)
-            if self._parts.pool.has_processes:
-                self.office.join(self._parts.loop)
 
     def disconnected(self, is_closing: bool) -> None:
-        """The connection is lost, or the worker ends; before its pool is drained."""
+        """Leave a connection that is lost, or ends with the worker; its pool is drained next."""
         if self._parts is None:
             return
         self._consumer = None
-        self.office.queues_changed()
-        self.office.leave()
-        self._parts.gate.leave(is_closing)
-        self._parts.reception.leave(is_closing)
-        self._parts.pool.slots.leave(is_closing)
+        self.worker_runtime.queues_changed()
+        self._parts.admission.leave(is_closing)
+        self._parts.receipt.leave(is_closing)
+        self._parts.pool.capacity.leave(is_closing)
         for execution in list(self._executions):
             if is_closing:
-                # Celery's pool hands nothing to its children from here on, and starts none for those that retire.
-                execution.give_back_unbegun()
+                # From here on Celery's pool hands nothing to its children, and starts none anew.
+                execution.release_unbegun()
             elif self._parts.pool.has_dropped(execution):
                 execution.not_begun()
         if is_closing:
-            self._parts.loop.run()  # what was answered meanwhile, and nobody serves the loop while the pool drains
+            self._parts.loop.run()  # nobody serves the loop while the pool drains
 
     def queues_changed(self) -> None:
-        """The worker consumes another queue, or one less."""
-        self.office.queues_changed()
+        """Tell beats soon which queues the worker consumes now."""
+        self.worker_runtime.queues_changed()
 
-    def bury(self, context: Any, expired: bool) -> None:
-        """A message of ours was revoked or expired before it came to a slot."""
+    def end_revoked(self, context: Any, expired: bool) -> None:
+        """End the run of a message that Celery revoked before it came to admission."""
         if self._parts is not None and context.get(HEADER) is not None:
-            self._parts.gate.bury(context, expired)
+            self._parts.admission.end_revoked(context, expired)
 
     def close(self) -> None:
-        """The worker has ended; tasks that the pool could not stop go on under their leases, until the process ends."""
+        """Close the runtime, unless tasks that could not be stopped run on under leases."""
         if not self._executions:
-            self.office.close()
+            self.worker_runtime.close()
 
     def info(self) -> dict[str, Any]:
-        """What `inspect stats` shows of us."""
-        keeper = self.office.keeper
+        """Return what `inspect stats` shows of us."""
+        lease_manager = self.worker_runtime.lease_manager
         return {
             "version": celery_sqlbeat.__version__,
-            "store": self.office.store_id,
-            "namespace": self.office.settings.namespace,
+            "store": self.worker_runtime.store_id,
+            "namespace": self.worker_runtime.settings.namespace,
             "node": self._node.node_id,
-            "runs": keeper.held if keeper is not None else 0,
+            "runs": lease_manager.held if lease_manager is not None else 0,
         }
 
     def _receive(self, req: Any) -> Any:
-        """A message could run, and waits for its slot if there is none."""
-        if self._parts is not None and self._takes(req):
-            asked = self._asked(req, self._parts)
-            if asked is None:
+        """Take a message that could run, and that waits for capacity if there is none."""
+        header = self._to_begin(req)
+        if self._parts is not None and header is not None:
+            pending = self._pending(req, header, self._parts)
+            if pending is None:
                 return None
-            setattr(req, _ASKED, asked)
-            self._parts.pool.slots.foresee(asked)
-        return self._wait_for_slot(req)
+            setattr(req, _PENDING, pending)
+            self._parts.pool.capacity.foresee(pending)
+        return self._wait_for_capacity(req)
 
     def _admit(self, req: Any) -> Any:
-        """A message has its slot."""
-        asked = vars(req).pop(_ASKED, None)
-        if self._parts is None or (asked is None and not self._takes(req)):
+        """Take a message for which the pool has capacity."""
+        pending = vars(req).pop(_PENDING, None)
+        header = self._to_begin(req) if pending is None else None
+        if self._parts is None or (pending is None and header is None):
             return self._process(req)
-        slots = self._parts.pool.slots
-        asked = asked or self._asked(req, self._parts)
-        if asked is not None:
-            slots.admit(asked)
+        if header is not None:
+            pending = self._pending(req, header, self._parts)
+        if pending is not None:
+            self._parts.pool.capacity.admit(pending)
         else:
-            slots.release()
+            self._parts.pool.capacity.release()
         return None
 
-    def _takes(self, req: Any) -> bool:
-        """Whether a message must ask for its start. What another store's beat has fired and forgotten runs as it is."""
-        if not _is_to_begin(req):
-            return False
-        header = read(shown(req.request_dict[HEADER]), req.request_dict)
-        return not (isinstance(header, Header) and header.forgotten and self.office.is_for_anybody(header))
+    def _to_begin(self, req: Any) -> Header | Malformed | Newer | None:
+        """Return the header of a message that needs a lease; None where Celery runs it as it is.
 
-    def _asked(self, req: Any, parts: Parts) -> Asked | None:
-        """What asks for the lease of a message; None where nothing can, which is seen to."""
-        loop, gate, pool, _ = parts
+        It does so where a strategy has ended the run here, and where the beat of another store has
+        fired and forgotten it.
+        """
+        header = header_of(req)
+        if header is None:
+            return None
+        handed = strategy_message_of(req.message)
+        if handed is not None and handed.is_let_go:
+            return None
+        is_foreign = isinstance(header, Header) and header.forgotten and self.worker_runtime.is_for_anybody(header)
+        return None if is_foreign else header
+
+    def _pending(self, req: Any, header: Header | Malformed | Newer, parts: Parts) -> PendingMessage | None:
+        """Return what asks for the lease of a message; None where it is dropped or returned."""
+        loop, admission, pool, _ = parts
         try:
-            header = gate.header_of(req)
-            if header is None:
+            if not isinstance(header, Header):
+                admission.refuse_header(req, header)
                 return None
-            execution = Execution(req, header, self.office, loop, self._marks, pool.stop, self._executions)
-            asked = Asked(execution, header)
-            return asked if gate.receive(asked) else None
-        except Exception:
-            logger.exception("message %s (task %s) goes back to the broker", req.id, req.name)
-            gate.give_back(req)
+            execution = TrackedRequest(req, header, self.worker_runtime, loop, self._flags, pool.stop, self._executions)
+            pending = PendingMessage(execution, header)
+            return pending if admission.receive(pending) else None
+        except Exception as error:
+            events.fault_caught(doing="ask for the lease of a message, which goes back", error=error, subject=req.id)
+            admission.return_message(req)
             return None
 
     def _assemble(self, consumer: Any) -> Parts:
         worker = self._worker
         loop = loop_for(worker, consumer)
-        gate = Gate(self.office, loop, self._received)
-        pool = pool_for(worker, gate, self._process, loop)
+        admission = Admission(self.worker_runtime, loop, self._received)
+        pool = pool_for(worker, admission, self._process, loop)
         self._node = self._node._replace(broker_fingerprint=fingerprint(worker.app.connection_for_read()))
-        if pool.has_processes:
-            keep_what_children_have(worker.pool, self._executions)
-        worker.pool.stop = self._then(worker.pool.stop, self._drained)
-        worker.pool.terminate = self._then(worker.pool.terminate, self._terminated)
+        pool.keep_handed_over(self._executions)
+        follow_end(worker.pool, self._drained, self._terminated)
         atexit.register(self._process_ends)
-        return Parts(loop, gate, pool, Reception(self.office, gate, loop, self._received))
-
-    def _then(self, first: Callable[[], Any], after: Callable[[], None]) -> Callable[[], Any]:
-        def both() -> Any:
-            try:
-                return first()
-            finally:
-                after()
-
-        return both
+        return Parts(loop, admission, pool, StrategyHook(self.worker_runtime, admission, loop, self._received))
 
     def _drained(self) -> None:
-        """The pool is empty: write the outcomes, and acknowledge what waited for them while there is a connection."""
+        """Write the outcomes of an empty pool, and acknowledge what waited for them."""
         if self._parts is not None:
             self._parts.loop.run()
             for execution in list(self._executions):
-                execution.give_back_unbegun()  # where the worker ended while it had no connection
-            self._parts.reception.stop()
-            self.office.settle()
+                execution.release_unbegun()  # the worker ended without a connection
+            self._parts.receipt.stop()
+            self.worker_runtime.drain()
             self._parts.loop.run()
+            acknowledge_at_the_end(self._worker.consumer)
 
     def _terminated(self) -> None:
         if self._parts is not None and self._parts.pool.has_processes:
             for execution in list(self._executions):
-                execution.end(End.STOPPED)
+                execution.end(TaskResult.STOPPED)
         self._drained()
 
     def _process_ends(self) -> None:
         if os.getpid() != self._node.pid:
             return
         for execution in list(self._executions):  # nothing of it runs any more
-            execution.end(End.STOPPED)
+            execution.end(TaskResult.STOPPED)
         if self._parts is not None:
-            self._parts.reception.stop()
-        self.office.close()
+            self._parts.receipt.stop()
+        self.worker_runtime.close()
 
     def _describe(self) -> Node:
-        consumed = list(self._worker.app.amqp.queues.consume_from.values()) if self._consumer is not None else []
-        unleasable = self._parts.reception.unleasable if self._parts is not None else []
-        strangers = self._parts.reception.strangers.told if self._parts is not None else []
+        consumed = consumed_queues(self._worker.app) if self._consumer is not None else []
+        unleasable = self._parts.receipt.unleasable if self._parts is not None else []
+        strangers = self._parts.receipt.strangers.told if self._parts is not None else []
         return self._node._replace(
-            queues=self._consumption.tell(queue.name for queue in consumed),
+            queues=self._consumption.tell(consumed),
             tasks=self._tasks_known(),
-            details=details.tell(unleasable, strangers, address_of(self._consumer)),
+            details=nodes.tell_details(unleasable, strangers, address_of(self._consumer)),
         )
 
     def _tasks_known(self) -> str | None:
-        """The tasks that this worker takes; None before it consumes."""
+        """Return the tasks that this worker takes; None before it consumes."""
         if self._strategies is None:
             return None
         names = tuple(self._strategies)
         if names != self._names:
-            self._names, self._tasks = names, tell(names)
+            self._names, self._tasks = names, tell_tasks(names)
         return self._tasks
-
-
-def _is_to_begin(req: Any) -> bool:
-    """Whether a message has a run that is to begin, and has not ended here already."""
-    if not is_ours(req):
-        return False
-    handed = handed_of(req.message)
-    return handed is None or not handed.is_let_go

@@ -1,0 +1,103 @@
+"""Give a program the handle of an app, which connects when it is first used."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from celery_sqlbeat import environment
+from celery_sqlbeat.api.explain import Explanation, explain_job
+from celery_sqlbeat.api.jobs import Jobs
+from celery_sqlbeat.api.records import Job, Run
+from celery_sqlbeat.api.runs import Dead, Runs
+from celery_sqlbeat.api.status import Status, read_status
+from celery_sqlbeat.beat_schedule.entries import owner_of
+from celery_sqlbeat.celery_bridge.app import rules_of
+from celery_sqlbeat.celery_bridge.call_check import check_call
+from celery_sqlbeat.config.settings import Settings, read_settings
+from celery_sqlbeat.errors import AppIsAlive, NoJobsOf
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.store import Store, open_store
+
+__all__ = ["Handle", "Job", "Run"]
+
+
+class Handle:
+    """The jobs of an app, their history and their dead letters.
+
+    It connects when it is first used, and may be kept as long as the program lives.
+    """
+
+    jobs: Jobs
+    runs: Runs
+    dead: Dead
+
+    def __init__(self, app: Any, settings: Settings | None = None, store: Store | None = None) -> None:
+        """Use these settings, or read them from the app when they are first needed."""
+        self.app = app
+        self._settings = settings
+        self._store = store
+        self._rules: Rules | None = None
+        self._is_ready = False
+        self.jobs = Jobs(self.ready, lambda: self.rules, self._adopt, partial(check_call, app))
+        self.runs = Runs(self.ready)
+        self.dead = Dead(self.ready)
+
+    @property
+    def settings(self) -> Settings:
+        """Read the app's settings, once."""
+        if self._settings is None:
+            self._settings = read_settings(self.app.conf, environment.variables())
+        return self._settings
+
+    @property
+    def store(self) -> Store:
+        """Make the store that the settings name; it connects at the first statement."""
+        if self._store is None:
+            self._store = open_store(self.settings)
+        return self._store
+
+    @property
+    def rules(self) -> Rules:
+        """Return what holds for every job that has no value of its own."""
+        if self._rules is None:
+            self._rules = rules_of(self.app, self.settings)
+        return self._rules
+
+    def ready(self) -> Store:
+        """Return the store, whose schema is checked the first time."""
+        if not self._is_ready:
+            self.store.check_schema()
+            self._is_ready = True
+        return self.store
+
+    def status(self) -> Status:
+        """Summarize the namespace: jobs, beats, workers, the last hour."""
+        return read_status(self.ready(), self.settings)
+
+    def explain(self, name: str, slots: int = 10) -> Explanation:
+        """Explain the last slots of a job, who holds it, and when it fires next."""
+        return explain_job(self.app, self.ready(), self.settings, self.rules, name, slots)
+
+    def _adopt(self, owner: str) -> list[str]:
+        return adopt_jobs(self.app, self.ready(), self.settings, owner)
+
+    def close(self) -> None:
+        """Close the connections; the next statement opens new ones."""
+        store, self._store, self._is_ready = self._store, None, False
+        if store is not None:
+            store.close()
+
+
+def adopt_jobs(app: Any, store: Store, settings: Settings, owner: str) -> list[str]:
+    """Adopt all jobs of an app; its beats must have stopped, or they would take them back."""
+    code, own = store.for_code(), owner_of(app)
+    if owner == own:
+        return []
+    for release in code.living(settings.beat_alive):
+        if release.owner == owner:
+            raise AppIsAlive(owner, release.beat)
+    adopted = code.adopt(own, owner)
+    if not adopted:
+        raise NoJobsOf(owner, settings.namespace, code.owners())
+    return adopted

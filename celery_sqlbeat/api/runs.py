@@ -1,0 +1,235 @@
+"""Read the history of a namespace, and list, replay and purge its dead letters."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from celery_sqlbeat.api.records import Run, run_of
+from celery_sqlbeat.config.validation import NotAllowed, seconds, shown
+from celery_sqlbeat.environment import Ids
+from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
+from celery_sqlbeat.model import RunRecord
+from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.beat_protocol import FIRST_ID, LAST_ID
+from celery_sqlbeat.store.protocols import AdminStore
+
+RunList = list[Run]  # in the class itself `list` is a method
+
+PAGE = 500  # rows that are read at a time
+NEWEST = 10_000  # rows that are searched for those of a job that was deleted
+_SCAN = 20_000  # rows that one statement searches for a state: far less than its time-out allows
+
+Letter = str | uuid.UUID | Run
+Letters = Letter | Iterable[Letter] | None
+Progress = Callable[[int], None]
+Skipped = Callable[[Run, str], None]
+
+REPLAYED = "replayed"
+BATCH = 500  # letters of one transaction
+_SINGLE_LETTER = (str, uuid.UUID, Run)
+_OPEN = (SCHEDULED, CLAIMED, RUNNING)
+_NO_ATTEMPT = 2**31 - 1  # later than every attempt of a slot
+_MOST_ATTEMPTS = 100  # of one slot that are read
+_SHOWN = 3  # letters that an error names
+
+
+class Runs:
+    """`beat.runs`."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        """Take a function that gives the store when it is first needed."""
+        self._store = store
+
+    def list(self, job: str | None = None, *, state: str | None = None, limit: int | None = 100) -> RunList:
+        """List the newest attempts, of one job or all, in one state or any; those of a job by slot.
+
+        Of a job that was deleted: those among the newest 10,000 of all.
+        """
+        most = how_many(limit)
+        if state not in (None, *STATES):
+            raise FieldError("state", shown(state), f"write one of {', '.join(sorted(STATES))}, or None for any")
+        if job is None and state is not None:
+            rows = self._rows_in(state)
+        else:
+            rows = self._rows(job, PAGE if most is None or state is not None else most)
+        return [*map(run_of, itertools.islice((row for row in rows if state in (None, row.state)), most))]
+
+    def get(self, run_id: str | uuid.UUID) -> Run | None:
+        """Return the attempt of this id; None where there is none, or it was purged."""
+        row = find_run(self._store(), run_id)
+        return None if row is None else run_of(row)
+
+    def _rows_in(self, state: str) -> Iterator[RunRecord]:
+        admin, before = self._store().for_admin(), LAST_ID
+        while page := admin.runs_in(state, _SCAN, before):
+            yield from page
+            before = page[-1].run_id
+
+    def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
+        admin, size = self._store().for_admin(), max(1, min(PAGE, wanted))
+        row = None if job is None else admin.jobs([job]).get(job)
+        if job is None:
+            yield from _pages(size, lambda last: admin.runs(size, LAST_ID if last is None else last.run_id))
+        elif row is None:
+            yield from self._rows_of_deleted_job(job)
+        else:
+            yield from _pages(size, lambda last: admin.job_runs(row.job_id, size, last))
+
+    def _rows_of_deleted_job(self, job: str) -> Iterator[RunRecord]:
+        """Search for a job whose id is gone, as no index has its name; the name may be mistyped."""
+        runs = [run for run in itertools.islice(self._rows(None, PAGE), NEWEST) if run.job_name == job]
+        if not runs:
+            raise NoSuchJob(job, self._store().namespace)
+        yield from runs
+
+
+def _pages(size: int, page_after: Callable[[RunRecord | None], Sequence[RunRecord]]) -> Iterator[RunRecord]:
+    last, is_full = None, True
+    while is_full and (page := page_after(last)):
+        yield from page
+        last, is_full = page[-1], len(page) == size
+
+
+def find_run(store: Store, run_id: object) -> RunRecord | None:
+    """Return the attempt of this id; a database may refuse what is no UUID, so it is not asked."""
+    try:
+        text = str(uuid.UUID(str(run_id)))
+    except ValueError:
+        return None
+    return store.for_admin().run(text) if text == str(run_id).lower() else None
+
+
+def how_many(limit: object) -> int | None:
+    """Check the most that are wanted; None for all."""
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0):
+        return limit
+    raise FieldError("limit", shown(limit), "write a whole number from 0 on, or None for all")
+
+
+class Dead:
+    """`beat.dead`. Without letters named, `replay` and `purge` take all of them."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        """Take a function that gives the store when it is first needed."""
+        self._store = store
+        self._ids = Ids()
+
+    def list(self, job: str | None = None, *, limit: int | None = None) -> RunList:
+        """List the dead letters, oldest first; the reason of a replayed one is `replayed`."""
+        return [*itertools.islice(map(run_of, self._letters(None, job, None)), how_many(limit))]
+
+    def replay(
+        self,
+        letters: Letters = None,
+        *,
+        job: str | None = None,
+        progress: Progress = lambda _: None,
+        skipped: Skipped = lambda _, __: None,
+    ) -> RunList:
+        """Give dead letters another attempt, each under a new run id; return the new attempts.
+
+        A letter is replayed once, and only while it is the last attempt of its slot and no attempt
+        is open. One whose job was deleted is not replayed. `skipped` gets each letter that is not
+        replayed, and the reason.
+        """
+        admin, replayed = self._store().for_admin(), list[Run]()
+        chosen = (letter for letter in self._letters(letters, job, None) if letter.reason != REPLAYED)
+        for batch in _batches(chosen):
+            pairs = [*zip(self._ids.run_ids(len(batch)), batch, strict=True)]
+            done = admin.replay(pairs)
+            replayed += [run_of(run) for run in map(admin.run, sorted(done)) if run is not None]
+            for run_id, letter in pairs:
+                if run_id not in done:
+                    skipped(run_of(letter), _why_skipped(admin, letter))
+            progress(len(batch))
+        return replayed
+
+    def purge(
+        self,
+        letters: Letters = None,
+        *,
+        job: str | None = None,
+        older_than: float | timedelta | None = None,
+        progress: Progress = lambda _: None,
+    ) -> int:
+        """Delete dead letters for good, chosen by id, job or age; return how many.
+
+        If the database refuses to delete some, the others are deleted, and RowRefused names these.
+        """
+        admin, purged, refused = self._store().for_admin(), 0, dict[str, str]()
+        for batch in _batches(self._letters(letters, job, _age(older_than))):
+            result = admin.purge_dead([letter.run_id for letter in batch])
+            purged += len(result.done)
+            refused |= result.refused
+            progress(len(batch))
+        if refused:
+            raise RowRefused(_refusal(purged, refused))
+        return purged
+
+    def _letters(self, letters: Letters, job: str | None, older_than: timedelta | None) -> Iterator[RunRecord]:
+        chosen = self._all() if letters is None else self._named(letters)
+        end = None if older_than is None else self._store().nodes().clock() - older_than
+        for letter in chosen:
+            if job in (None, letter.job_name) and (end is None or (letter.finished_at or letter.created_at) < end):
+                yield letter
+
+    def _all(self) -> Iterator[RunRecord]:
+        admin, after = self._store().for_admin(), FIRST_ID
+        while page := admin.dead(BATCH, after):
+            yield from page
+            after = page[-1].run_id
+
+    def _named(self, letters: Letter | Iterable[Letter]) -> Iterator[RunRecord]:
+        """Read all of them before any is changed."""
+        store, rows = self._store(), []
+        for letter in [letters] if isinstance(letters, _SINGLE_LETTER) else letters:
+            run_id = letter.id if isinstance(letter, Run) else letter
+            row = find_run(store, run_id)
+            if row is None or row.state != "dlq":
+                raise NoSuchRun(str(run_id))
+            rows.append(row)
+        return iter(rows)
+
+
+def _why_skipped(admin: AdminStore, letter: RunRecord) -> str:
+    """Tell why a dead letter was not replayed, as its rows are now."""
+    row = admin.run(letter.run_id)
+    if row is None:
+        return "it was purged"
+    if row.reason == REPLAYED:
+        return "it was replayed before"
+    after_all = letter._replace(attempt=_NO_ATTEMPT)
+    for other in admin.job_runs(letter.job_id, _MOST_ATTEMPTS, after_all):
+        if (other.scheduled_for, other.kind) == (letter.scheduled_for, letter.kind):
+            if other.state in _OPEN or other.due_at is not None:
+                return f"attempt {other.attempt} of its slot is {other.state}"
+            if other.attempt > letter.attempt:
+                return f"attempt {other.attempt} of its slot came later: {other.state}"
+    return "its job is gone"
+
+
+def _refusal(purged: int, refused: Mapping[str, str]) -> str:
+    shown = [f"{run_id} ({why})" for run_id, why in itertools.islice(refused.items(), _SHOWN)]
+    rest = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+    return (
+        f"{purged} dead letters are gone, and the database refuses to delete {len(refused)}: {', '.join(shown)}{rest}; "
+        "remove what refers to them, or the trigger, and purge again"
+    )
+
+
+def _age(value: Any) -> timedelta | None:
+    kind = seconds(0)
+    try:
+        return None if value is None else timedelta(seconds=kind.read(value))
+    except NotAllowed as refusal:
+        raise FieldError("older_than", shown(value), f"write {refusal.allowed}") from None
+
+
+def _batches(letters: Iterator[RunRecord]) -> Iterator[list[RunRecord]]:
+    while batch := [*itertools.islice(letters, BATCH)]:
+        yield batch

@@ -1,0 +1,168 @@
+"""What beats do between fires, each in its own duty.
+
+They repair rows, delete jobs, release orphan locks, purge history and report long runs.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from celery_sqlbeat import environment, events
+from celery_sqlbeat.errors import DatabaseBusy
+from celery_sqlbeat.model import Quarantine, RowNeedingRepair
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.run_times import LEAST_SECONDS, MOST_LONG_RUNS, long_runs
+from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.store.beat_protocol import FIRST_ID, BeatStore
+from celery_sqlbeat.store.protocols import AdminStore
+
+_BATCH = 500  # rows; one page at a time, so that nothing is locked for long
+_MOST_PAGES = 20  # a pass; the rest waits for the next pass
+_DAY = 86400.0
+_AGAIN_SECONDS = 3600.0  # a run that hangs does so for long
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 3600.0  # seconds between two passes of the clean-up
+# The pauses where nothing is old: an idle beat asks after 1, 7, 15, 31 and 63 minutes, when no
+# other of its rare duties is due (beat/build.py).
+_IDLE_PAUSES = (60.0, 360.0, 480.0, 960.0, 1920.0, _LONGEST_PAUSE)
+_BATCHES_A_PASS = 5  # that have grown old since the pass before, where rows grow old all the time
+_FROM_THE_START = 600.0  # seconds: a run may end long after its slot, and lie before the place reached
+_NODES_PAUSE = 3600.0  # seconds between two times that nodes and names are forgotten: they are kept for days
+
+
+class Housekeeping:
+    """Keeps the rows of jobs in order."""
+
+    def __init__(self, store: BeatStore, planner: Planner, lock_seconds: float, owner: str = "") -> None:
+        self._store = store
+        self._planner = planner
+        self._lock_seconds = lock_seconds
+        self._owner = owner
+
+    def repair_rows(self) -> int:
+        """Fill in and repair rows; return how many became ready to run or were quarantined."""
+        done, after = 0, FIRST_ID
+        for _ in range(_MOST_PAGES):
+            rows = self._store.rows_needing_repair(_BATCH, after, self._owner)
+            if not rows:
+                break
+            after = rows[-1].job_id
+            self._delete([row for row in rows if row.delete_requested])
+            done += self._repair([row for row in rows if not row.delete_requested])
+            if len(rows) < _BATCH:
+                break
+        return done
+
+    def release_orphan_locks(self) -> None:
+        """Release the locks that stand for no run."""
+        for name in self._store.release_orphan_locks(self._lock_seconds):
+            events.advice(
+                topic="lock",
+                text=f"job {name} was locked without a run; its lock is released",
+                remedy="none is needed; to keep a job from running, pause it: celery -A app sqlbeat jobs pause",
+            )
+
+    def _delete(self, rows: Sequence[RowNeedingRepair]) -> None:
+        """Delete jobs; halve a batch that meets a lock down to the row, left for the next pass."""
+        if not rows:
+            return
+        try:
+            result = self._store.delete_requested([row.job_id for row in rows])
+        except DatabaseBusy as error:
+            if len(rows) == 1:
+                events.step_failed(step="delete a job", subject=rows[0].job_name, error=error)
+                return
+            middle = len(rows) // 2
+            self._delete(rows[:middle])
+            self._delete(rows[middle:])
+            return
+        for row in rows:
+            if row.job_id in result.refused:
+                events.row_refused(action="delete a job", row=row.job_name, error=result.refused[row.job_id])
+
+    def _repair(self, rows: Sequence[RowNeedingRepair]) -> int:
+        repairs, quarantines = self._planner.repairs(rows)
+        result = self._store.repair_rows(repairs, quarantines)
+        refused = [
+            Quarantine(row.job_id, row.job_name, row.fence, result.refused[row.job_id])
+            for row in rows
+            if row.job_id in result.refused and row.quarantine != result.refused[row.job_id]
+        ]
+        for quarantine in (*quarantines, *refused):
+            events.job_quarantined(job_name=quarantine.job_name, reason=quarantine.reason)
+        return len(result.done) + len(self._store.repair_rows([], refused).done)
+
+
+class CleanUp:
+    """Deletes the old history of one namespace; any number of beats may share the work.
+
+    It keeps pace with the highest rate of fires, and rests where nothing is old enough.
+    """
+
+    def __init__(
+        self, admin: AdminStore, history_days: float, clock: Callable[[], float] = environment.monotonic
+    ) -> None:
+        self._admin = admin
+        self._keep_seconds = history_days * _DAY
+        self._clock = clock
+        self._after: datetime | None = None
+        """The rows of slots before this are deleted, but for those that ended late."""
+        self._start_again_at = self._nodes_at = clock()
+        self._pause = _IDLE_PAUSES[0] / 2
+        self._deleted = 0
+        self._last_end: float | None = None
+
+    def clean(self) -> float:
+        """Delete one batch; return the seconds until the next."""
+        began = self._clock()
+        if began >= self._start_again_at:
+            self._after, self._start_again_at = None, began + _FROM_THE_START
+        how = self._admin.purging
+        purged = self._admin.purge_history(self._keep_seconds, how.rows, self._after)
+        self._deleted += purged.rows
+        if purged.rows or purged.refused:
+            events.history_purged(rows=purged.rows, refused=purged.refused)
+        self._after = purged.last or self._after
+        took = self._clock() - began
+        if purged.rows + purged.refused >= how.rows:
+            return max(how.rest * took, purged.rows / how.most_a_second - took, 0.0)
+        if began >= self._nodes_at:
+            self._admin.purge_nodes(self._keep_seconds)
+            self._nodes_at = began + _NODES_PAUSE
+        return self._end_of_pass(_BATCHES_A_PASS * how.rows)
+
+    def _end_of_pass(self, enough: int) -> float:
+        """Return the seconds until about `enough` rows are old, or ever more where none is."""
+        now, deleted = self._clock(), self._deleted
+        if not deleted and 2 * self._pause <= _IDLE_PAUSES[0]:
+            self._pause *= 2
+        elif not deleted:
+            self._pause = next((pause for pause in _IDLE_PAUSES if pause > self._pause), _LONGEST_PAUSE)
+        elif self._last_end is not None:
+            self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, enough * (now - self._last_end) / deleted))
+        self._deleted, self._last_end = 0, now
+        return self._pause
+
+
+class LongRunReport:
+    """Warns of runs that outlast several intervals of their job: once, and rarely after that."""
+
+    def __init__(self, admin: AdminStore, rules: Rules, clock: Callable[[], float] = environment.monotonic) -> None:
+        self._admin = admin
+        self._rules = rules
+        self._clock = clock
+        self._silent_until: dict[str, float] = {}
+
+    def tell(self) -> None:
+        """Warn of the runs that were not reported lately."""
+        now = self._clock()
+        self._silent_until = {name: until for name, until in self._silent_until.items() if until > now}
+        for run in long_runs(self._admin.running(LEAST_SECONDS, MOST_LONG_RUNS), self._rules):
+            if run.job_name not in self._silent_until:
+                self._silent_until[run.job_name] = now + _AGAIN_SECONDS
+                events.long_run_seen(
+                    job_name=run.job_name,
+                    run_id=run.run_id,
+                    worker=run.worker,
+                    seconds=run.seconds,
+                    intervals=run.intervals,
+                    remedy=run.remedy,
+                )

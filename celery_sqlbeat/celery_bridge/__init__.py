@@ -1,0 +1,1 @@
+"""The only room that touches undocumented symbols of Celery and its libraries; see `symbols`."""

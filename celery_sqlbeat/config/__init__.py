@@ -1,0 +1,1 @@
+"""Settings, their validation, the database's URL and its redaction, and the policies of jobs."""

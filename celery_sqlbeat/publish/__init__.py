@@ -1,0 +1,1 @@
+"""Publish claims as messages, and learn which of them the broker has."""

@@ -1,0 +1,294 @@
+"""State what a beat may ask of a store.
+
+A miss is an absence in the answer, not an exception. A TransientError is raised where a retry may
+help.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from celery_sqlbeat.model import (
+    Attempt,
+    Beside,
+    Claim,
+    Claimable,
+    CodeChanges,
+    CodeRow,
+    DueJob,
+    HeldLease,
+    LivingRelease,
+    Plan,
+    Quarantine,
+    Repair,
+    ReplaceableRun,
+    RowNeedingRepair,
+)
+from celery_sqlbeat.model.lifecycle import Ending
+
+
+class NextDeadlines(NamedTuple):
+    """The earliest instants at which any beat has work, and the change counter."""
+
+    now: datetime
+    due_at: datetime | None
+    lease_ends_at: datetime | None
+    planned_at: datetime | None
+    held_ends_at: datetime | None
+    outbox_at: datetime | None
+    changes: int
+    replace_at: datetime | None = None
+    locked: int = 0
+    """How many jobs are locked, by any process."""
+
+    def starts_at(self) -> datetime | None:
+        """Return when there is something to claim."""
+        return min((at for at in (self.due_at, self.outbox_at) if at is not None), default=None)
+
+    def has_runs(self) -> bool:
+        """Return whether some run goes on, or a lock stands for one."""
+        return self.locked > 0 or self.held_ends_at is not None
+
+    def ends_at(self) -> datetime | None:
+        """Return when a lease ends, or a run is to make room for the next one."""
+        ends = (self.lease_ends_at, self.held_ends_at, self.replace_at)
+        return min((at for at in ends if at is not None), default=None)
+
+    def stirs(self, before: "NextDeadlines") -> bool:
+        """Return whether more has happened since then than heartbeats."""
+        return (self.changes, self.planned_at) != (before.changes, before.planned_at) or (
+            self.starts_at() != before.starts_at()
+        )
+
+
+Parallel = Callable[[str], int]
+"""How many runs of a job, by its id, go on beside each other."""
+Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt], Parallel], Plan]
+Answer = Callable[[], set[str]]
+"""Wait for a statement that was sent, and return the ids of the runs that it changed.
+
+Called once.
+"""
+CodePlans = Callable[[datetime, Sequence[CodeRow], Beside], CodeChanges]
+
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+ANY_VERSION = 0  # of a row; they count from 1
+ALL_JOBS = Claimable()
+
+
+class Claimed(NamedTuple):
+    """The outcome of a claim: what this beat holds now, the plan, and the jobs that were read."""
+
+    claims: list[Claim]
+    plan: Plan
+    names: Mapping[str, str]
+    """Of the jobs that were read, by their ids."""
+
+    @property
+    def jobs_read(self) -> int:
+        """How many jobs were read."""
+        return len(self.names)
+
+
+class WriteResult(NamedTuple):
+    """The outcome of a batch of rows, by the id that each begins with."""
+
+    done: set[str]
+    refused: dict[str, str]
+    """What the database does not take, and why; all others could be written."""
+
+
+class CodeTally(NamedTuple):
+    """How many jobs an app has here, and how many of them are disabled because they left the code.
+
+    Where it changes without an import of this beat, somebody else has added, deleted or disabled
+    some.
+    """
+
+    jobs: int
+    left: int
+
+
+class NewestRelease(NamedTuple):
+    """The newest release of a `beat_schedule` with a living beat, and the one that is imported."""
+
+    winner: str
+    imported: str | None
+    tally: CodeTally = CodeTally(0, 0)
+    has_others: bool = False
+    """Whether another release, or another app, has a live beat in this namespace."""
+
+
+class Imported(NamedTuple):
+    """What an import has done; nothing where another release is the newest."""
+
+    winner: str
+    added: list[str]
+    changed: list[str]
+    left: list[str]
+    kept: dict[str, str | None]
+    """Names that belong to another owner (None: to the database), left as they are."""
+    spared: frozenset[str] = frozenset()
+    """Names of jobs that left this code, and may be in that of another living beat."""
+    beside: Beside = Beside()
+    """What the other living beats of the app had."""
+    tally: CodeTally = CodeTally(0, 0)
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Names of jobs that are unchanged since the database refuses their row, and why."""
+
+
+class BeatStore(Protocol):
+    """What a beat needs. It cannot finish a run."""
+
+    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
+        """Claim a batch of due jobs; `plan` decides about each row between read and write."""
+
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
+        """Begin to record what the broker confirmed, with the seconds that each may stay queued.
+
+        Those that the answer lacks were started or lost meanwhile, and neither is moved backwards;
+        or somebody keeps their rows locked, which `unmarked` tells. So it is with all that records
+        a claim or takes a lease.
+        """
+
+    def unmarked(self, claims: Iterable[Claim]) -> set[str]:
+        """Return the run ids of claims that a mark missed and that this beat still holds."""
+
+    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Answer:
+        """Begin to record slots that were fired and forgotten: their jobs go on at once."""
+
+    def release_claims(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
+        """Give back what was not published for certain, unless a worker has started it meanwhile.
+
+        It is due again after so many seconds.
+        """
+
+    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
+        """End attempts whose message cannot be made: another one follows, or the dead letters."""
+
+    def skip(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        """End slots that are not to run any more: their jobs go on at once."""
+
+    def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
+        """End slots that somebody chose not to send: their jobs go on at once."""
+
+    def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
+        """Return leases that ended at least so long ago, of leased and of overlapping runs."""
+
+    def reclaim(self, endings: Iterable[tuple[HeldLease, Ending]], grace_seconds: float = 0.0) -> set[str]:
+        """Take ended leases from their holders, unless they were extended meanwhile."""
+
+    def replaceable(self, batch_size: int, owner: str = "") -> list[ReplaceableRun]:
+        """Return runs that hold their jobs although the next slot has come.
+
+        Of jobs of this app, and of those that belong to no app.
+        """
+
+    def replace(self, runs: Iterable[ReplaceableRun]) -> set[str]:
+        """Cancel runs and free their jobs; the run ids returned have lost their leases by that.
+
+        Runs whose next slot was moved on meanwhile, and those of a job that was paused, are left
+        alone.
+        """
+
+    def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
+        """Let runs hold their jobs until another slot comes; None: until they end."""
+
+    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> set[str]:
+        """Keep the check-ins that a monitor opened for these slots; return the run ids kept."""
+
+    def check_ins(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Return what monitors have opened for the slots of these runs, by run id."""
+
+    def postpone_start_deadline(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
+        """Give queued slots a later deadline; return the run ids that this beat republishes."""
+
+    def release_orphan_locks(self, lock_seconds: float) -> list[str]:
+        """Free locks that stand for no run; returns the names of the jobs that are free again."""
+
+    def next_deadlines(self, claimable: Claimable = ALL_JOBS) -> NextDeadlines:
+        """Return when some beat has something to do."""
+
+    def starts_after(self, instant: datetime, claimable: Claimable = ALL_JOBS) -> datetime | None:
+        """Return when there is something to claim that is due later than this."""
+
+    def changes(self) -> int:
+        """Return the counter that grows with every change made through this package."""
+
+    def rows_needing_repair(self, batch_size: int, after_id: str = FIRST_ID, owner: str = "") -> list[RowNeedingRepair]:
+        """Return rows without a next run or with other forms of time, bad ones, and deleted ones.
+
+        With an owner those of other apps are only to be deleted: their policies are not this
+        beat's.
+        """
+
+    def repair_rows(self, repairs: Iterable[Repair], quarantines: Iterable[Quarantine] = ()) -> WriteResult:
+        """Write repairs and quarantines; those that changed meanwhile are left alone."""
+
+    def delete_requested(self, job_ids: Iterable[str]) -> WriteResult:
+        """Delete the jobs whose deletion was asked for and whose runs have ended."""
+
+
+class CodeStore(Protocol):
+    """What a beat needs to bring its `beat_schedule` into the table."""
+
+    def newest_release(self, owner: str, release: str, live_seconds: float) -> NewestRelease:
+        """Return the winning release, if the asking beat is alive.
+
+        A release that nobody has seen yet would be the newest.
+
+        A beat whose release is the winner, but not the one imported last, has something to import.
+        """
+
+    def code_rows(self, owner: str) -> list[CodeRow]:
+        """Return the jobs of an owner, as they stand."""
+
+    def living(self, live_seconds: float) -> list[LivingRelease]:
+        """Return what the living beats of the namespace have in their code, of all apps."""
+
+    def jobs_of(self, tasks: Iterable[str], page_size: int) -> dict[str, str]:
+        """Return the tasks of enabled jobs that have one of these, by job name; at most a page."""
+
+    def announce(self) -> None:
+        """Let the other beats notice that something has changed."""
+
+    def owners(self) -> dict[str, int]:
+        """Return how many enabled jobs each app has."""
+
+    def import_code(
+        self, owner: str, release: str, plan: CodePlans, live_seconds: float, entries: Mapping[str, str] | None = None
+    ) -> Imported:
+        """Register a release with the digests of its entries, and write what `plan` decides.
+
+        Where a newer release has a live beat, only what that one lacks. Imports of one owner come
+        one after the other. An entry that the database refuses is left out, and the others are
+        written. May safely run twice.
+        """
+
+    def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
+        """Give an app's jobs, or those of these names, to another app; return their names."""
+
+
+class Purged(NamedTuple):
+    """A batch of history that was deleted."""
+
+    rows: int
+    last: datetime | None
+    """The latest of their slots: the next batch may begin there."""
+    refused: int = 0
+    """How many more rows the database refuses to delete.
+
+    They are passed by until a batch begins at the oldest row again.
+    """
+
+
+class Purging(NamedTuple):
+    """How a kind of database deletes much without disturbing others."""
+
+    rows: int
+    """Of one batch."""
+    rest: float
+    """How long to rest after a batch, in times of what it took."""
+    most_a_second: float

@@ -1,0 +1,235 @@
+"""State what workers, administrators and transfers may ask of a store; beats have `beat_protocol`.
+
+A miss is an absence in the answer, not an exception. A TransientError is raised where a retry may
+help.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from celery_sqlbeat.model import (
+    EndedSlot,
+    GapRecord,
+    JobArrival,
+    JobChange,
+    JobCounts,
+    JobDraft,
+    JobRecord,
+    Node,
+    RefusedStart,
+    RunningJob,
+    RunRecord,
+    SeenNode,
+    StartedRun,
+    StartRequest,
+    Unbegun,
+)
+from celery_sqlbeat.model.lifecycle import Ending
+from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging, WriteResult
+
+
+class Extended(NamedTuple):
+    """The outcome of one heartbeat, as run ids. The leases of all others are extended."""
+
+    lost: set[str]
+    """Somebody else may run them."""
+    busy: set[str]
+    """Somebody keeps their rows locked: not extended, and not lost."""
+
+
+class WorkerStore(Protocol):
+    """What a worker needs. It cannot claim."""
+
+    def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
+        """Take over the leases of the runs that may begin, by run id.
+
+        One that is missing may not, as `refuse` says. Asking twice with the same start id gives the
+        same answer, so a lost reply is no lost start. Where two requests of one batch ask for the
+        same run, the start id in the answer says which of them may begin.
+        """
+
+    def refuse(self, requests: Iterable[StartRequest]) -> dict[str, RefusedStart]:
+        """Say why runs may not begin, by run id; a run that is missing is not known.
+
+        A run that can never begin any more ends with that.
+        """
+
+    def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
+        """Extend leases by so many seconds from now; wait for no row that somebody keeps locked."""
+
+    def postpone(self, unbegun: Iterable[Unbegun]) -> set[str]:
+        """Postpone the start deadlines of runs whose messages wait here.
+
+        Return the ids of these runs. The others have begun, or were fired and forgotten, or are
+        another claim's; or somebody keeps their rows locked.
+        """
+
+    def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
+        """Write how runs ended.
+
+        Return the run ids of those whose lease was lost, so that nothing was written.
+        """
+
+
+class ResultStore(Protocol):
+    """What is needed to end the results of attempts that another one followed."""
+
+    def unended(self, page_size: int, since_seconds: float) -> list[EndedSlot]:
+        """Return slots that ended lately and whose earlier attempts may have no final result."""
+
+    def ended(self, run_ids: Iterable[str]) -> None:
+        """Record that the results of these attempts are ended, or need no end."""
+
+
+class NodeStore(Protocol):
+    """The register of nodes, and the identity of the store.
+
+    What beats, workers and administrators have in common.
+    """
+
+    def note(self, node: Node) -> datetime:
+        """Record that this node is alive; return the server's clock."""
+
+    def stop(self, node_id: str) -> None:
+        """Record that this node has stopped in order; beats notice it as any change."""
+
+    def seen(self, memory_seconds: float) -> list[SeenNode]:
+        """Return the nodes that were alive within so many seconds."""
+
+    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
+        """Return the JSON lists of the tasks that workers know, by node.
+
+        None where one has not told them.
+        """
+
+    def clock(self) -> datetime:
+        """Return the server's clock."""
+
+    def identity(self) -> tuple[str, int]:
+        """Return the id that `init` gave to this store, and its epoch (one more per recovery)."""
+
+
+class AdminStore(Protocol):
+    """What an administrator needs.
+
+    Every change bumps the change counter, so that beats notice it.
+    """
+
+    def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
+        """Add jobs; returns the names added. The others are there already and stay as they are."""
+
+    def update_job(
+        self,
+        draft: JobDraft,
+        version: int,
+        reschedule: bool,
+        enabled: bool | None = None,
+        gap: GapRecord | None = None,
+        fence: int | None = None,
+    ) -> int | None:
+        """Change a job at this version, and return the new version; None on a conflict.
+
+        `enabled` None leaves that as it is; a gap is what was skipped while the job was paused;
+        `fence` as in `resume`.
+        """
+
+    def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
+        """Return the jobs of these names, by name."""
+
+    def list_jobs(self, page_size: int, after_name: str = "") -> list[JobRecord]:
+        """Return a page of jobs, by name."""
+
+    def quarantined(self, page_size: int, after_name: str = "") -> list[JobRecord]:
+        """Return a page of the jobs that cannot run as they stand, by name."""
+
+    def counts(self) -> JobCounts:
+        """Return how many jobs there are of each kind."""
+
+    def running(self, least_seconds: float, most: int) -> list[RunningJob]:
+        """Return jobs whose run goes on for at least so many seconds, oldest run first."""
+
+    def states(self, since_seconds: float) -> dict[str, int]:
+        """Count the attempts of the last seconds' slots by state, and each skipped slot."""
+
+    def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
+        """Pause a job; returns the new version, or None where there is nothing to pause."""
+
+    def resume(
+        self,
+        job_name: str,
+        version: int,
+        next_run_time: datetime | None,
+        gap: GapRecord | None = None,
+        finished: bool = False,
+        fence: int | None = None,
+    ) -> int | None:
+        """Resume a paused job at a slot, with the record of those skipped; None on a conflict.
+
+        `finished`: no slot is left, so that the job stays disabled for that reason. With the
+        `fence` that was read it is a conflict, too, if a run of the job has ended since.
+        """
+
+    def add_slot(self, run_id: str, job_id: str) -> bool:
+        """Add one extra slot, due now; False where the job is gone."""
+
+    def delete(self, job_name: str, force: bool = False, version: int = ANY_VERSION) -> bool:
+        """Delete a job once its runs have ended, or at once with `force`, which cancels them."""
+
+    def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
+        """Cancel the run that holds a job; its worker stops the task at the next heartbeat."""
+
+    def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
+        """Return a page of the history, newest first."""
+
+    def runs_in(self, state: str, scan_size: int, before_id: str) -> list[RunRecord]:
+        """Return the runs in one state of a page of the history, newest first.
+
+        The last run of the page ends the list in any state, so that the next page can follow.
+        """
+
+    def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
+        """Return a page of one job's history, latest slot and attempt first.
+
+        The next page is `before` the last run of this one.
+        """
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """Return one attempt, or None."""
+
+    def dead(self, page_size: int, after_id: str = FIRST_ID) -> list[RunRecord]:
+        """Return a page of the dead letters, oldest first."""
+
+    def replay(self, letters: Sequence[tuple[str, RunRecord]]) -> set[str]:
+        """Give dead letters a new attempt under new run ids; returns the new ids.
+
+        A letter is replayed once, and only while it is the last attempt of its slot and none of
+        them is open.
+        """
+
+    def purge_dead(self, run_ids: Iterable[str]) -> WriteResult:
+        """Delete dead letters for good; return which were deleted and which were refused."""
+
+    @property
+    def purging(self) -> Purging:
+        """How the history is best deleted here."""
+
+    def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
+        """Delete a batch of ended runs, the oldest first, of slots at `after` or later.
+
+        Fewer than a batch: nothing is left, or others are deleting the rest. Rows that the database
+        refuses to delete are logged once, and passed by.
+        """
+
+    def purge_nodes(self, keep_seconds: float) -> None:
+        """Delete nodes that were silent for so long, and names of jobs that were deleted then.
+
+        Rows that the database refuses to delete are logged once, and passed by.
+        """
+
+
+class TransferStore(Protocol):
+    """What jobs need that come from elsewhere, in batches."""
+
+    def place(self, arrivals: Sequence[JobArrival], changes: Sequence[JobChange]) -> set[str]:
+        """Write a batch in whole; or nothing, and return the names that somebody else changed."""

@@ -1,0 +1,1 @@
+"""The store on a SQL database: sessions, statements, and what each verb does."""

@@ -1,0 +1,1 @@
+"""One folder of modules for what databases say differently."""

@@ -1,0 +1,292 @@
+"""PostgreSQL through psycopg 3: how to connect, what is between us and the server, and a session.
+
+Batches travel as arrays.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.types.string import TextLoader
+
+from celery_sqlbeat.config.database_url import DatabaseUrl
+from celery_sqlbeat.store.sql.dialects.postgresql_connection import (
+    GREETING,
+    Patient,
+    fault_of,
+    is_beyond_the_calendar,
+    of_session,
+    of_transaction,
+)
+from celery_sqlbeat.store.sql.dialects.postgresql_text import (
+    AT_ONCE,
+    CLOCK,
+    EdgeLoader,
+    arrays,
+    filled,
+    from_any_zone,
+    statement,
+    to_utc,
+    with_chains,
+)
+from celery_sqlbeat.store.sql.faults import READ_ONLY, Fault
+from celery_sqlbeat.store.sql.session import Block, Row, Rows, instant_positions
+
+TRANSACTIONS, SESSIONS = "transactions", "sessions"
+_PROBES = 5  # where server connections are given in turn, not every probe meets another one
+# A migration of large tables may take long, and the others wait for it; the server says if it is
+# gone.
+_MIGRATION_SECONDS = 86_400.0
+
+
+class PostgresqlSession:
+    """A session on a connection of our own."""
+
+    def __init__(self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], clock: str) -> None:
+        self._connection = connection
+        self._blocks = blocks
+        self._clock = clock
+        self._usual_patience: float | None = None
+        self._instants: dict[str, tuple[int, ...]] = {}  # by block: which columns of its rows are instants
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._connection.execute("BEGIN")
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self._connection.execute("COMMIT")
+        self._be_impatient()
+
+    def rollback(self) -> None:
+        """Roll back the transaction, if there is one."""
+        self._be_impatient()
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            self._connection.execute("ROLLBACK")
+
+    def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
+        """Run a block and return its rows."""
+        return self._rows_of(name, self._execute(name, rows, scalars))
+
+    def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
+        """Send a block; the function returned waits for its rows."""
+        connection = self._connection
+        if not isinstance(connection, Patient):
+            return partial(self.fetch, name, rows, **scalars)
+        connection.only_sends = True
+        try:
+            cursor = self._execute(name, rows, scalars)
+        finally:
+            connection.only_sends = False
+
+        def answer() -> list[Row]:
+            connection.wait_for_answer()
+            return self._rows_of(name, cursor)
+
+        return answer
+
+    def server(self) -> int:
+        """Return the number of the server's process that answers now."""
+        [(number,)] = self._connection.execute(b"SELECT pg_backend_pid()").fetchall()
+        return int(number)
+
+    def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
+        block = self._blocks[name]
+        if rows is not None:
+            scalars.update(arrays(block, rows))
+        text, names = statement(block, self._clock)
+        return self._connection.execute(text, [scalars[name] for name in names])
+
+    def _rows_of(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
+        if cursor.pgresult is None or not cursor.pgresult.nfields:  # the description would be made anew for each asking
+            return []
+        try:
+            rows = cursor.fetchall()
+        except psycopg.DataError as error:
+            if is_beyond_the_calendar(error):
+                # Somebody stored such an instant by hand. One row must not stop the others: the
+                # next try reads it. Not from the start, since the driver's own loader is faster.
+                self._connection.adapters.register_loader("timestamptz", EdgeLoader)
+            raise
+        if not rows:
+            return rows
+        if name not in self._instants:
+            self._instants[name] = instant_positions(tuple(column.name for column in cursor.description or ()))
+        return self._in_utc(rows, self._instants[name])
+
+    _in_utc = staticmethod(to_utc)
+
+    def script(self, text: str) -> None:
+        """Run a text of several statements."""
+        self._connection.execute(text)
+
+    def migration_lock(self) -> None:
+        """Wait for the lock that lets one process migrate at a time."""
+        if isinstance(self._connection, Patient):
+            self._usual_patience = self._connection.patience
+            self._connection.patience = _MIGRATION_SECONDS
+        # By itself: a statement that runs keeps the time-out that it began with.
+        self._connection.execute(b"SET LOCAL statement_timeout = 0")
+        self.fetch("migration_lock")
+
+    def _be_impatient(self) -> None:
+        """Restore the usual patience after a migration."""
+        if self._usual_patience is not None and isinstance(self._connection, Patient):
+            self._connection.patience, self._usual_patience = self._usual_patience, None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class PooledSession(PostgresqlSession):
+    """A session behind a pooler, which gives each transaction a free server connection.
+
+    No setting and no prepared statement may stay there: settings end with their transaction.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], clock: str, settings: bytes
+    ) -> None:
+        super().__init__(connection, blocks, clock)
+        connection.prepare_threshold = None
+        self._settings = settings
+
+    def begin(self) -> None:
+        """Begin a transaction with its settings."""
+        self._connection.execute(b"BEGIN; " + self._settings)
+
+    def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            return super()._execute(name, rows, scalars)
+        # Sent as one message, both are one transaction and cost one round trip; such a message has
+        # no parameters.
+        block = self._blocks[name]
+        if rows is not None:
+            scalars.update(arrays(block, rows))
+        return self._connection.execute(self._settings + self.filled(block, scalars))
+
+    def filled(self, block: Block, scalars: Mapping[str, Any]) -> bytes:
+        """Return a block with its values in the text."""
+        text, names = statement(block, self._clock)
+        return filled(text, [sql.Literal(scalars[name]).as_bytes(self._connection) for name in names])
+
+    def _rows_of(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
+        while cursor.nextset():
+            pass
+        return super()._rows_of(name, cursor)
+
+    _in_utc = staticmethod(from_any_zone)
+
+
+class Postgresql:
+    """A PostgreSQL database. A test may give another expression for the server's clock."""
+
+    name = "postgresql"
+    errors = (psycopg.Error,)
+    single_statements_commit = True
+    answers_later = True
+    sessions_survive_fork = True
+    at_once = AT_ONCE
+
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        statement_timeout: float = 5.0,
+        clock: str = CLOCK,
+        connect: Callable[..., psycopg.Connection[Row]] = Patient.connect,
+    ) -> None:
+        self._url = url
+        self._timeout = statement_timeout
+        self._clock = clock
+        self._connect = connect
+
+    def connect(self) -> PostgresqlSession:
+        """Open a session, or raise the driver's error."""
+        milliseconds, where = max(1, round(self._timeout * 1000)), self._url.libpq()
+        connection = self._connect(
+            **{
+                # Of several hosts the one that can be written to. Of one, the server itself says so
+                # in the greeting.
+                "target_session_attrs": "read-write" if "," in where.get("host", "") else "any",
+                "connect_timeout": max(2, round(self._timeout)),  # whole seconds; libpq takes 1 for 2
+                # A connection that lost its other end is noticed about when a statement would have
+                # timed out.
+                "keepalives_idle": 5,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": milliseconds + 1000,
+                **where,
+            },
+            autocommit=True,
+            cursor_factory=psycopg.RawCursor,
+        )
+        if isinstance(connection, Patient):
+            connection.patience = self._timeout + 1.0  # by then the server should have cancelled the statement
+        try:
+            connection.adapters.register_loader("uuid", TextLoader)
+            settings = of_session(milliseconds, connection.info.get_parameters().get("application_name"))
+            said = connection.execute(
+                GREETING, [list(settings), list(settings.values()), connection.info.backend_pid], prepare=False
+            )
+            [(is_ours, is_read_only, _)] = said.fetchall()
+            if is_read_only:
+                raise StandbyOnly(_read_only(connection))
+        except BaseException:
+            connection.close()
+            raise
+        if is_ours:
+            return PostgresqlSession(connection, with_chains(), self._clock)
+        return PooledSession(connection, with_chains(), self._clock, of_transaction(milliseconds))
+
+    def pooling(self) -> str | None:
+        """Return what a pooler before the server gives its clients; None where there is none."""
+        return pooling(self.connect)
+
+    def is_spent(self, session: PostgresqlSession) -> bool:
+        """Return whether a working session must not be used again."""
+        return False
+
+    def classify(self, error: BaseException) -> Fault:
+        """Say what an error of the driver means."""
+        return fault_of(error) if isinstance(error, psycopg.Error) else Fault.FATAL
+
+    def explain(self, error: BaseException) -> str:
+        """Return the error's text in one line, without secrets."""
+        return self._url.mask(" ".join(str(error).split()))
+
+
+class StandbyOnly(psycopg.OperationalError):
+    """The server can only be read."""
+
+
+def _read_only(connection: psycopg.Connection[Row]) -> str:
+    return (
+        f"the server {connection.info.host or 'here'}, port {connection.info.port}, {READ_ONLY}: it is a standby, or "
+        "its role or database is read-only"
+    )
+
+
+def pooling(connect: Callable[[], PostgresqlSession]) -> str | None:
+    """Return what a pooler gives its clients: transactions if proven, else sessions, or None.
+
+    A client of a session pooler keeps its server connection, and nobody else gets it meanwhile.
+    """
+    with ExitStack() as stack:
+        first = stack.enter_context(closing(connect()))
+        if not isinstance(first, PooledSession):
+            return None
+        own = first.server()
+        try:
+            second = stack.enter_context(closing(connect()))
+            for _ in range(_PROBES):
+                second.begin()
+                if second.server() == own or first.server() != own:
+                    return TRANSACTIONS
+                second.rollback()
+        except psycopg.OperationalError:  # no further server connection is free
+            pass
+        return SESSIONS

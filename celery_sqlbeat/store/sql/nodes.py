@@ -1,0 +1,124 @@
+"""The SQL stores of nodes, of results to be ended, and of transfers from elsewhere."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from celery_sqlbeat.model import EndedSlot, JobArrival, JobChange, Node, SeenNode
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.jobs import changed_facts
+from celery_sqlbeat.store.sql.session import Session
+
+
+class SqlNodeStore:
+    """The NodeStore of one namespace in a SQL database."""
+
+    def __init__(self, database: Database, namespace: str) -> None:
+        self._database = database
+        self._namespace = namespace
+
+    def note(self, node: Node) -> datetime:
+        """Say that this node is alive; returns the server's clock."""
+        at: datetime = self._database.fetch("note_node", namespace=self._namespace, **node._asdict())[0][0]
+        return at
+
+    def stop(self, node_id: str) -> None:
+        """Say that this node has stopped in order; beats notice it as any change."""
+
+        def work(session: Session) -> None:
+            session.fetch("stop_node", namespace=self._namespace, node_id=node_id)
+            session.fetch("bump_changes", namespace=self._namespace)
+
+        self._database.write(work)
+
+    def seen(self, memory_seconds: float) -> list[SeenNode]:
+        """Return the nodes that were alive within so many seconds."""
+        rows = self._database.read("read_nodes", namespace=self._namespace, memory_seconds=memory_seconds)
+        return [SeenNode._make(row) for row in rows]
+
+    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
+        """Return the JSON lists of the tasks that workers know, by node; None of one without."""
+        rows = [(node_id,) for node_id in sorted(node_ids)]
+        return dict(self._database.read("read_tasks", rows, namespace=self._namespace)) if rows else {}
+
+    def clock(self) -> datetime:
+        """Return the server's clock."""
+        at: datetime = self._database.read("read_clock")[0][0]
+        return at
+
+    def identity(self) -> tuple[str, int]:
+        """Return the store id that `init` made, and the epoch, which grows with every recovery."""
+        store_id, epoch = self._database.read("read_store")[0]
+        return str(store_id), int(epoch)
+
+
+class SqlResultStore:
+    """The ResultStore of one namespace in a SQL database."""
+
+    def __init__(self, database: Database, namespace: str) -> None:
+        self._database = database
+        self._namespace = namespace
+
+    def unended(self, page_size: int, since_seconds: float) -> list[EndedSlot]:
+        """Return slots that ended recently and whose earlier attempts may have no final result."""
+        scope = {"namespace": self._namespace, "page_size": page_size, "since_seconds": since_seconds}
+        slots = [EndedSlot(*row) for row in self._database.read("read_unended", **scope)]
+        if not slots:
+            return []
+        earlier: dict[str, list[tuple[str, int]]] = {}
+        for run_id, earlier_id, attempt in self._database.read("read_earlier", [(slot.run_id,) for slot in slots]):
+            earlier.setdefault(run_id, []).append((earlier_id, attempt))
+        return [slot._replace(earlier=tuple(earlier.get(slot.run_id, ()))) for slot in slots]
+
+    def ended(self, run_ids: Iterable[str]) -> None:
+        """Say that the results of these attempts are ended, or need no end."""
+        self._database.fetch("end_results", [(run_id,) for run_id in sorted(set(run_ids))])
+
+
+class SqlTransferStore:
+    """The TransferStore of one namespace in a SQL database."""
+
+    def __init__(self, database: Database, namespace: str) -> None:
+        self._database = database
+        self._namespace = namespace
+
+    def place(self, arrivals: Sequence[JobArrival], changes: Sequence[JobChange]) -> set[str]:
+        """Write a batch in whole; or nothing, and return the names that somebody else changed."""
+        if not arrivals and not changes:
+            return set()
+
+        def work(session: Session) -> None:
+            late = self._add(session, arrivals) if arrivals else set()
+            late |= {change.draft.job_name for change in changes if not self._change(session, change)}
+            if late:
+                raise _Late(late)  # out of the transaction, which undoes it
+            session.fetch("bump_changes", namespace=self._namespace)
+
+        try:
+            self._database.write(work)
+        except _Late as late:
+            return late.names
+        return set()
+
+    def _add(self, session: Session, arrivals: Sequence[JobArrival]) -> set[str]:
+        added = session.fetch("insert_jobs", [arrival.draft for arrival in arrivals], namespace=self._namespace)
+        late = {arrival.draft.job_name for arrival in arrivals} - {row[0] for row in added}
+        notes = [
+            (arrival.draft.job_name, arrival.last_run_time, arrival.disabled_reason)
+            for arrival in arrivals
+            if arrival.last_run_time is not None or arrival.disabled_reason is not None
+        ]
+        if notes and not late:
+            session.fetch("note_arrivals", notes, namespace=self._namespace)
+        return late
+
+    def _change(self, session: Session, change: JobChange) -> bool:
+        changed = session.fetch("update_job", namespace=self._namespace, **changed_facts(change))
+        if changed and change.gap is not None:
+            session.fetch("insert_gaps", [change.gap])
+        return bool(changed)
+
+
+class _Late(Exception):  # never leaves this module
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(names)
+        self.names = names
