@@ -1,6 +1,7 @@
-"""Prints the .env that docker-compose.yml reads: new random passwords, for a server that nobody else can reach.
+"""Print the .env of docker-compose.yml: new random passwords for a server that only you can reach.
 
-Only letters and digits, so that each fits into a URL as it is; and of three kinds, as SQL Server wants them.
+They have letters and digits only, so that they need no escaping in a URL, and three kinds of
+characters, which SQL Server demands.
 """
 
 import secrets
@@ -9,7 +10,7 @@ NAMES = ("MSSQL_SA_PASSWORD", "SQLBEAT_PASSWORD", "RABBITMQ_PASSWORD")
 
 
 def password() -> str:
-    """A password of 128 random bits."""
+    """Return a password of 128 random bits."""
     return f"Sq1{secrets.token_hex(16)}"
 
 

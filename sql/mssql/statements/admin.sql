@@ -114,7 +114,7 @@ FROM dbo.Jobs
 WHERE Namespace = @namespace AND JobName > @after_name
 ORDER BY JobName;
 
--- name: list_set_aside
+-- name: list_quarantined
 -- The jobs that cannot run as they are written, by name. Zero rows: the last page was the last.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
@@ -238,7 +238,7 @@ SELECT RunId FROM @inserted;
 -- name: leave_dead
 -- rows: run_id uniqueidentifier
 -- Dead letters that are replayed keep their history; the row names its successor by its slot. A missing row: it was
--- replayed before, or its job is gone.
+-- replayed before, its job is gone, or its slot has a later attempt or an open one.
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
 UPDATE r
@@ -249,6 +249,13 @@ INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE
     r.Namespace = @namespace AND r.State = 'dlq' AND COALESCE(r.Reason, N'') <> N'replayed'
     AND EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = r.JobId AND j.DeleteRequested = 0)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM dbo.JobRuns AS o
+        WHERE
+            o.JobId = r.JobId AND o.ScheduledFor = r.ScheduledFor AND o.Kind = r.Kind
+            AND (o.Attempt > r.Attempt OR o.State IN ('scheduled', 'claimed', 'running') OR o.DueAt IS NOT NULL)
+    )
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @changed;
@@ -354,7 +361,7 @@ INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 WHERE r.Namespace = @namespace
 OPTION (LOOP JOIN, FORCE ORDER);
 
--- name: read_holding
+-- name: read_lease_holder
 -- Zero rows: the job is not held by any run.
 SELECT Id, RunId, ClaimId, Fence
 FROM dbo.Jobs
@@ -465,6 +472,7 @@ SELECT RunId FROM @purged;
 
 -- name: purge_dead
 -- rows: run_id uniqueidentifier
+-- A missing row: it is no dead letter any more.
 DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
 
 DELETE r
@@ -476,25 +484,75 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @purged;
 
--- name: purge_nodes
+-- name: read_old_nodes
+-- Nodes that were not alive for so long, by name. Zero rows: the last page was the last.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
 );
 
-DELETE FROM dbo.Nodes WHERE Namespace = @namespace AND HeartbeatAt < @cutoff;
+SELECT TOP (@page_size) NodeId
+FROM dbo.Nodes
+WHERE Namespace = @namespace AND NodeId > @after_name AND HeartbeatAt < @cutoff
+ORDER BY NodeId;
+
+-- name: purge_nodes
+-- rows: node_id nvarchar(200)
+-- Some of what `read_old_nodes` gave. A missing row: it has come back.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+);
+DECLARE @purged TABLE (NodeId nvarchar(200) NOT NULL);
+
+DELETE n
+OUTPUT deleted.NodeId INTO @purged (NodeId)
+FROM OPENJSON(@rows) WITH (node_id nvarchar(200) '$[0]') AS p
+INNER JOIN dbo.Nodes AS n WITH (ROWLOCK)
+    ON n.NodeId = p.node_id COLLATE Latin1_General_BIN2 AND n.Namespace = @namespace
+WHERE n.HeartbeatAt < @cutoff
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT NodeId FROM @purged;
+
+-- name: read_deleted_jobs
+-- Names that were deleted and are not noted yet, and those that were noted long ago: whether the floor of their
+-- namespace stands for them. By name. Zero rows: the last page was the last.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @cutoff datetime2(6) = DATEADD(
+    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+);
+
+SELECT TOP (@page_size)
+    d.JobName,
+    CASE WHEN d.DeletedAt IS NULL THEN 1 ELSE 0 END AS IsNew,
+    CASE WHEN d.Fence <= COALESCE(c.FenceFloor, -1) THEN 1 ELSE 0 END AS IsBelow
+FROM dbo.DeletedJobs AS d
+LEFT OUTER JOIN dbo.Changes AS c ON c.Namespace = d.Namespace
+WHERE
+    d.Namespace = @namespace AND d.JobName > @after_name
+    AND (d.DeletedAt IS NULL OR d.DeletedAt < @cutoff)
+ORDER BY d.JobName;
 
 -- name: forget_deleted_jobs
--- Names that were deleted long ago, once the floor of their namespace stands for them.
+-- rows: job_name nvarchar(200)
+-- Names that were deleted long ago, once the floor of their namespace stands for them. A missing row: it does not.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
 );
+DECLARE @forgotten TABLE (JobName nvarchar(200) NOT NULL);
 
 DELETE d
-FROM dbo.DeletedJobs AS d
+OUTPUT deleted.JobName INTO @forgotten (JobName)
+FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
+INNER JOIN dbo.DeletedJobs AS d WITH (ROWLOCK)
+    ON d.Namespace = @namespace AND d.JobName = p.job_name COLLATE Latin1_General_BIN2
 INNER JOIN dbo.Changes AS c ON c.Namespace = d.Namespace
-WHERE d.Namespace = @namespace AND d.DeletedAt < @cutoff AND d.Fence <= c.FenceFloor;
+WHERE d.DeletedAt < @cutoff AND d.Fence <= c.FenceFloor
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT JobName FROM @forgotten;
 
 -- name: raise_fence_floor
 -- To the fences of the names that the next pass forgets.
@@ -514,7 +572,18 @@ CROSS APPLY (
 WHERE c.Namespace = @namespace AND c.FenceFloor < f.Highest;
 
 -- name: note_deleted_jobs
--- From now on they count as deleted; the triggers know no clock.
+-- rows: job_name nvarchar(200)
+-- From now on they count as deleted; the triggers know no clock. A missing row: another beat has noted it.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @noted TABLE (JobName nvarchar(200) NOT NULL);
 
-UPDATE dbo.DeletedJobs SET DeletedAt = @now WHERE Namespace = @namespace AND DeletedAt IS NULL;
+UPDATE d
+SET DeletedAt = @now
+OUTPUT inserted.JobName INTO @noted (JobName)
+FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
+INNER JOIN dbo.DeletedJobs AS d WITH (ROWLOCK)
+    ON d.Namespace = @namespace AND d.JobName = p.job_name COLLATE Latin1_General_BIN2
+WHERE d.DeletedAt IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT JobName FROM @noted;

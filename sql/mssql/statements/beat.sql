@@ -77,7 +77,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- A missing row: its history was deleted, so the slot starts anew.
 SELECT
     r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
-    r.CreatedAt
+    r.CreatedAt, r.SeenNextRunTime
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
@@ -419,7 +419,8 @@ DECLARE @cutoff datetime2(6) = DATEADD(
 );
 
 SELECT TOP (@batch_size)
-    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
+    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
+    j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, @now AS Now
@@ -437,14 +438,15 @@ DECLARE @cutoff datetime2(6) = DATEADD(
 );
 
 SELECT TOP (@batch_size)
-    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
+    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
+    r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
     @now AS Now
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 
--- name: extend_queued
+-- name: postpone_start_deadline
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, republishes int, queued_seconds float(53)
 -- A missing row: a worker started it, another beat took it over or extended it first, or somebody keeps it locked.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
@@ -508,7 +510,8 @@ WHERE
 
 -- name: postpone_replacing
 -- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, replace_at datetime2(6)
--- A missing row: the run has ended, or the job is in other hands.
+-- A missing row: the run has ended, the job is in other hands, or another beat has postponed it.
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j
@@ -522,12 +525,14 @@ FROM OPENJSON(@rows) WITH (
     replace_at datetime2(6) '$[4]'
 ) AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+WHERE
+    j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+    AND j.ReplaceAt <= @now
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;
 
--- name: free_strays
+-- name: release_orphan_locks
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
 -- The age of a lock is counted in seconds: added to an instant, a large number written by hand could leave the calendar.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
@@ -568,6 +573,7 @@ SELECT Id, JobName, LockedBy FROM @changed;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @due_at datetime2(6), @due_at_again datetime2(6), @outbox_at datetime2(6), @outbox_at_again datetime2(6);
 DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6), @replace_at datetime2(6);
+DECLARE @locked bigint;
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 
@@ -609,6 +615,7 @@ ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT
+    @locked = COUNT_BIG(*),
     @ends_at = MIN(j.LeaseEndsAt),
     @planned_at = MIN(CASE WHEN j.PlannedAt > @now THEN j.PlannedAt END),
     @replace_at = MIN(
@@ -666,7 +673,8 @@ SELECT
     @held_ends_at AS HeldEndsAt,
     CASE WHEN @outbox_at_again < @outbox_at OR @outbox_at IS NULL THEN @outbox_at_again ELSE @outbox_at END AS OutboxAt,
     COALESCE((SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace), 0) AS Changes,
-    @replace_at AS ReplaceAt;
+    @replace_at AS ReplaceAt,
+    @locked AS Locked;
 
 -- name: read_later
 -- Always one row: the earliest instants later than this one at which there is something to claim. Passes by what is locked.
@@ -713,7 +721,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT @due_at AS DueAt, @outbox_at AS OutboxAt;
 
--- name: read_attention
+-- name: read_rows_needing_repair
 -- Zero rows: every row is in order. By the text of the id, as the caller compares it.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
@@ -740,9 +748,9 @@ WHERE
     AND (j.CodeOwner IS NULL OR j.DeleteRequested = 1 OR @code_owner IN (N'', j.CodeOwner))
 ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
 
--- name: mend_jobs
+-- name: repair_rows
 -- rows: job_id uniqueidentifier, fence bigint, next_run_time datetime2(6), retry_at datetime2(6)
--- Fills in the instants of rows that read_attention found, and ends their quarantine. Passes locked rows by.
+-- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j

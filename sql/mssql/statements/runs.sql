@@ -20,10 +20,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @free;
 
 -- name: release_jobs
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, state varchar(20), retry_seconds float(53)
+-- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, started_retry int, state varchar(20), retry_seconds float(53)
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
--- or (only_ended) its lease was extended.
--- Unforeseen: due at another instant than the claim planned, or due already; then the other beats must be told.
+-- or (only_ended) its lease was extended, or (only_replaceable) its next slot has not come, or the job is paused;
+-- or (started_retry) a later retry of Celery's has begun.
+-- Unforeseen: due at another instant than the claim planned, or due already, or to be deleted now that it is free; then
+-- the other beats must be told.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
@@ -34,6 +36,7 @@ DECLARE @ending TABLE (
     RunId uniqueidentifier NOT NULL,
     ClaimId uniqueidentifier NULL,
     Fence bigint NOT NULL,
+    StartedRetry int NULL,
     State varchar(20) NOT NULL,
     Exclusive bit NOT NULL,
     Advances bit NOT NULL,
@@ -45,12 +48,13 @@ DECLARE @released TABLE (
     Id uniqueidentifier NOT NULL,
     RetryAt datetime2(6) NULL,
     NextRunTime datetime2(6) NULL,
-    PlannedAt datetime2(6) NULL
+    PlannedAt datetime2(6) NULL,
+    DeleteRequested bit NOT NULL
 );
 
-INSERT INTO @ending (JobId, RunId, ClaimId, Fence, State, Exclusive, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
+INSERT INTO @ending (JobId, RunId, ClaimId, Fence, StartedRetry, State, Exclusive, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
 SELECT
-    p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
+    p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
     -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
     -- Its start does not lock the job, so its own row is locked here, before the job's.
     CASE
@@ -77,8 +81,9 @@ FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[1]',
     claim_id uniqueidentifier '$[2]',
     fence bigint '$[3]',
-    state varchar(20) '$[4]',
-    retry_seconds float(53) '$[5]'
+    started_retry int '$[4]',
+    state varchar(20) '$[5]',
+    retry_seconds float(53) '$[6]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
@@ -132,14 +137,16 @@ SET
             THEN N'finished'
         ELSE j.DisabledReason
     END
-OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt
-INTO @released (Id, RetryAt, NextRunTime, PlannedAt)
+OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested
+INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested)
 FROM @ending AS e
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
     j.RunId = e.RunId AND j.ClaimId = e.ClaimId AND j.Fence = e.Fence
     AND j.LockedBy IS NOT NULL
     AND (@only_unstarted = 0 OR j.StartedRetry IS NULL)
+    AND (e.StartedRetry IS NULL OR e.Exclusive = 0 OR j.StartedRetry = e.StartedRetry)
+    AND (@only_replaceable = 0 OR (j.Enabled = 1 AND j.ReplaceAt <= @now))
     AND (
         @only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
@@ -151,18 +158,27 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT
     Id,
-    CASE WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > @now THEN 0 ELSE 1 END AS Unforeseen
+    CASE
+        WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > @now AND DeleteRequested = 0 THEN 0
+        ELSE 1
+    END AS Unforeseen
 FROM @released;
 
 -- name: close_runs
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, released bit, state varchar(20), via varchar(20), reason nvarchar(400), retry_seconds float(53), failures int, lost_leases int, error nvarchar(max), traceback nvarchar(max)
--- A missing row: the run is not in these hands, or its outcome is written already.
+-- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, started_retry int, released bit, state varchar(20), via varchar(20), reason nvarchar(400), retry_seconds float(53), failures int, lost_leases int, error nvarchar(max), traceback nvarchar(max)
+-- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
     DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
 );
-DECLARE @closed TABLE (RunId uniqueidentifier NOT NULL);
+DECLARE @closed TABLE (
+    RunId uniqueidentifier NOT NULL,
+    JobId uniqueidentifier NOT NULL,
+    Exclusive bit NOT NULL,
+    Doomed bit NOT NULL DEFAULT 0
+);
 
 UPDATE r
 SET
@@ -190,24 +206,26 @@ SET
     LeaseEndsAt = NULL,
     Error = p.error,
     Traceback = p.traceback
-OUTPUT inserted.RunId INTO @closed (RunId)
+OUTPUT inserted.RunId, inserted.JobId, inserted.Exclusive INTO @closed (RunId, JobId, Exclusive)
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
     claim_id uniqueidentifier '$[1]',
     fence bigint '$[2]',
-    released bit '$[3]',
-    state varchar(20) '$[4]',
-    via varchar(20) '$[5]',
-    reason nvarchar(400) '$[6]',
-    retry_seconds float(53) '$[7]',
-    failures int '$[8]',
-    lost_leases int '$[9]',
-    error nvarchar(max) '$[10]',
-    traceback nvarchar(max) '$[11]'
+    started_retry int '$[3]',
+    released bit '$[4]',
+    state varchar(20) '$[5]',
+    via varchar(20) '$[6]',
+    reason nvarchar(400) '$[7]',
+    retry_seconds float(53) '$[8]',
+    failures int '$[9]',
+    lost_leases int '$[10]',
+    error nvarchar(max) '$[11]',
+    traceback nvarchar(max) '$[12]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE
     r.ClaimId = p.claim_id AND r.Fence = p.fence
+    AND (p.started_retry IS NULL OR r.StartedRetry = p.started_retry)
     AND (p.released = 1 OR (r.Exclusive = 0 AND r.State = 'running'))
     AND (
         (r.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
@@ -226,7 +244,15 @@ WHERE
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT RunId FROM @closed;
+-- READUNCOMMITTED: the end of a run that overlapped others waits for nobody who keeps the job's row locked.
+UPDATE c
+SET Doomed = 1
+FROM @closed AS c
+INNER JOIN dbo.Jobs AS d WITH (READUNCOMMITTED) ON d.Id = c.JobId
+WHERE c.Exclusive = 0 AND d.DeleteRequested = 1
+OPTION (LOOP JOIN);
+
+SELECT RunId, Doomed FROM @closed;
 
 -- name: read_endings
 -- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, state varchar(20)

@@ -76,7 +76,7 @@ WHERE Namespace = :namespace AND JobName > :after_name
 ORDER BY JobName
 LIMIT :page_size;
 
--- name: list_set_aside
+-- name: list_quarantined
 -- The jobs that cannot run as they are written, by name. Zero rows: the last page was the last.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
@@ -171,7 +171,7 @@ RETURNING RunId;
 -- name: leave_dead
 -- rows: run_id uuid
 -- Dead letters that are replayed keep their history; the row names its successor by its slot. A missing row: it was
--- replayed before, or its job is gone.
+-- replayed before, its job is gone, or its slot has a later attempt or an open one.
 WITH p (run_id) AS (:rows)
 
 UPDATE JobRuns SET Reason = 'replayed'
@@ -179,6 +179,13 @@ WHERE
     Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
     AND coalesce(Reason, '') <> 'replayed'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId AND j.DeleteRequested = 0)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM JobRuns AS o
+        WHERE
+            o.JobId = JobRuns.JobId AND o.ScheduledFor = JobRuns.ScheduledFor AND o.Kind = JobRuns.Kind
+            AND (o.Attempt > JobRuns.Attempt OR o.State IN ('scheduled', 'claimed', 'running') OR o.DueAt IS NOT NULL)
+    )
 RETURNING RunId;
 
 -- name: request_delete
@@ -260,7 +267,7 @@ SELECT
 FROM JobRuns
 WHERE Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p);
 
--- name: read_holding
+-- name: read_lease_holder
 -- Zero rows: the job is not held by any run.
 SELECT Id, RunId, ClaimId, Fence
 FROM Jobs
@@ -362,22 +369,60 @@ RETURNING RunId;
 
 -- name: purge_dead
 -- rows: run_id uuid
+-- A missing row: it is no dead letter any more.
 WITH p (run_id) AS (:rows)
 
 DELETE FROM JobRuns
 WHERE Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
 RETURNING RunId;
 
+-- name: read_old_nodes
+-- Nodes that were not alive for so long, by name. Zero rows: the last page was the last.
+SELECT NodeId
+FROM Nodes
+WHERE
+    Namespace = :namespace AND NodeId > :after_name
+    AND HeartbeatAt < statement_timestamp() - :keep_seconds * interval '1 second'
+ORDER BY NodeId
+LIMIT :page_size;
+
 -- name: purge_nodes
+-- rows: node_id text
+-- Some of what `read_old_nodes` gave. A missing row: it has come back.
+WITH p (node_id) AS (:rows)
+
 DELETE FROM Nodes
-WHERE Namespace = :namespace AND HeartbeatAt < statement_timestamp() - :keep_seconds * interval '1 second';
+WHERE
+    Namespace = :namespace AND NodeId IN (SELECT p.node_id FROM p)
+    AND HeartbeatAt < statement_timestamp() - :keep_seconds * interval '1 second'
+RETURNING NodeId;
+
+-- name: read_deleted_jobs
+-- Names that were deleted and are not noted yet, and those that were noted long ago: whether the floor of their
+-- namespace stands for them. By name. Zero rows: the last page was the last.
+SELECT
+    d.JobName,
+    CASE WHEN d.DeletedAt IS NULL THEN 1 ELSE 0 END AS IsNew,
+    CASE WHEN d.Fence <= coalesce(c.FenceFloor, -1) THEN 1 ELSE 0 END AS IsBelow
+FROM DeletedJobs AS d
+LEFT JOIN Changes AS c ON c.Namespace = d.Namespace
+WHERE
+    d.Namespace = :namespace AND d.JobName > :after_name
+    AND (d.DeletedAt IS NULL OR d.DeletedAt < statement_timestamp() - :keep_seconds * interval '1 second')
+ORDER BY d.JobName
+LIMIT :page_size;
 
 -- name: forget_deleted_jobs
--- Names that were deleted long ago, once the floor of their namespace stands for them.
+-- rows: job_name text
+-- Names that were deleted long ago, once the floor of their namespace stands for them. A missing row: it does not.
+WITH p (job_name) AS (:rows)
+
 DELETE FROM DeletedJobs
 WHERE
-    Namespace = :namespace AND DeletedAt < statement_timestamp() - :keep_seconds * interval '1 second'
-    AND Fence <= (SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = :namespace);
+    Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p)
+    AND DeletedAt < statement_timestamp() - :keep_seconds * interval '1 second'
+    AND Fence <= (SELECT c.FenceFloor FROM Changes AS c WHERE c.Namespace = :namespace)
+RETURNING JobName;
 
 -- name: raise_fence_floor
 -- To the fences of the names that the next pass forgets.
@@ -391,5 +436,10 @@ WHERE Namespace = :namespace AND FenceFloor < (
 );
 
 -- name: note_deleted_jobs
--- From now on they count as deleted; the triggers know no clock.
-UPDATE DeletedJobs SET DeletedAt = statement_timestamp() WHERE Namespace = :namespace AND DeletedAt IS NULL;
+-- rows: job_name text
+-- From now on they count as deleted; the triggers know no clock. A missing row: another beat has noted it.
+WITH p (job_name) AS (:rows)
+
+UPDATE DeletedJobs SET DeletedAt = statement_timestamp()
+WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p) AND DeletedAt IS NULL
+RETURNING JobName;

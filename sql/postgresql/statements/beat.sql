@@ -45,7 +45,7 @@ WITH p (run_id) AS (:rows)
 
 SELECT
     r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
-    r.CreatedAt
+    r.CreatedAt, r.SeenNextRunTime
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]);
 
@@ -278,9 +278,10 @@ WHERE
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
 
 -- name: read_ended
--- Zero rows: no lease has ended.
+-- Zero rows: no lease has ended. A row that somebody keeps locked cannot be released now, and takes no place in the batch.
 SELECT
-    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
+    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
+    j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, statement_timestamp() AS Now
@@ -289,12 +290,14 @@ INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
     j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
     AND j.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
-LIMIT :batch_size;
+LIMIT :batch_size
+FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: read_ended_held
--- Zero rows: no overlapping run has lost its worker.
+-- Zero rows: no overlapping run has lost its worker. Locked rows as in read_ended.
 SELECT
-    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
+    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
+    r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
     statement_timestamp() AS Now
@@ -302,9 +305,10 @@ FROM JobRuns AS r
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL
     AND r.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
-LIMIT :batch_size;
+LIMIT :batch_size
+FOR NO KEY UPDATE SKIP LOCKED;
 
--- name: extend_queued
+-- name: postpone_start_deadline
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, republishes integer, queued_seconds float8
 -- A missing row: a worker started it, another beat took it over or extended it first, or somebody keeps it locked.
 WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows),
@@ -347,7 +351,7 @@ WHERE
     );
 
 -- name: read_replaceable
--- Zero rows: no run is to make room for the next slot of its job.
+-- Zero rows: no run is to make room for the next slot of its job. Locked rows as in read_ended.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     CodeKey, RunId, ClaimId, Fence, ReplaceAt, CASE WHEN StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
@@ -357,21 +361,22 @@ WHERE
     Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1 AND RunId IS NOT NULL
     AND Enabled = 1 AND Quarantine IS NULL AND ReplaceAt <= statement_timestamp()
     AND (CodeOwner IS NULL OR CAST(:code_owner AS text) IN ('', CodeOwner))
-LIMIT :batch_size;
+LIMIT :batch_size
+FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: postpone_replacing
 -- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, replace_at timestamptz
--- A missing row: the run has ended, or the job is in other hands.
+-- A missing row: the run has ended, the job is in other hands, or another beat has postponed it.
 WITH p (job_id, run_id, claim_id, fence, replace_at) AS (:rows)
 
 UPDATE Jobs SET ReplaceAt = p.replace_at
 FROM p
 WHERE
     Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL
+    AND Jobs.LockedBy IS NOT NULL AND Jobs.ReplaceAt <= statement_timestamp()
 RETURNING Jobs.Id;
 
--- name: free_strays
+-- name: release_orphan_locks
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
 -- A row that somebody keeps locked is left for the next look.
 WITH strays AS MATERIALIZED (
@@ -441,9 +446,11 @@ SELECT
         LIMIT 1
     ) AS OutboxAt,
     coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes,
-    leased.ReplaceAt
+    leased.ReplaceAt,
+    leased.Locked
 FROM (
     SELECT
+        count(*) AS Locked,
         min(LeaseEndsAt) AS EndsAt,
         min(CASE WHEN PlannedAt > statement_timestamp() THEN PlannedAt END) AS PlannedAt,
         min(
@@ -491,7 +498,7 @@ SELECT
         LIMIT 1
     ) AS OutboxAt;
 
--- name: read_attention
+-- name: read_rows_needing_repair
 -- Zero rows: every row is in order.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
@@ -509,9 +516,9 @@ WHERE
 ORDER BY Id
 LIMIT :batch_size;
 
--- name: mend_jobs
+-- name: repair_rows
 -- rows: job_id uuid, fence bigint, next_run_time timestamptz, retry_at timestamptz
--- Fills in the instants of rows that read_attention found, and ends their quarantine. Passes locked rows by.
+-- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
 WITH p (job_id, fence, next_run_time, retry_at) AS (:rows),
 
 free AS MATERIALIZED (

@@ -17,15 +17,17 @@ ORDER BY p.run_id
 FOR NO KEY UPDATE OF r SKIP LOCKED;
 
 -- name: release_jobs
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, state text, retry_seconds float8
+-- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, started_retry integer, state text, retry_seconds float8
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
--- or (only_ended) its lease was extended.
--- Unforeseen: due at another instant than the claim planned, or due already; then the other beats must be told.
-WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
+-- or (only_ended) its lease was extended, or (only_replaceable) its next slot has not come, or the job is paused;
+-- or (started_retry) a later retry of Celery's has begun.
+-- Unforeseen: due at another instant than the claim planned, or due already, or to be deleted now that it is free; then
+-- the other beats must be told.
+WITH p (job_id, run_id, claim_id, fence, started_retry, state, retry_seconds) AS (:rows),
 
 r AS MATERIALIZED (
     SELECT
-        p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
+        p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
         -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
         -- Its start does not lock the job, so its own row is locked here, before the job's.
         CASE
@@ -87,6 +89,8 @@ WHERE
     Jobs.Id = ANY(ARRAY[r.job_id]) AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence
     AND Jobs.LockedBy IS NOT NULL
     AND (:only_unstarted = 0 OR Jobs.StartedRetry IS NULL)
+    AND (r.started_retry IS NULL OR r.Exclusive = 0 OR Jobs.StartedRetry = r.started_retry)
+    AND (:only_replaceable = 0 OR (Jobs.Enabled = 1 AND Jobs.ReplaceAt <= statement_timestamp()))
     AND (
         :only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
@@ -102,15 +106,17 @@ RETURNING
     CASE
         WHEN
             Jobs.RetryAt IS NULL AND Jobs.NextRunTime = Jobs.PlannedAt AND Jobs.NextRunTime > statement_timestamp()
+            AND Jobs.DeleteRequested = 0
             THEN 0
         ELSE 1
     END AS Unforeseen;
 
 -- name: close_runs
--- rows: run_id uuid, claim_id uuid, fence bigint, released smallint, state text, via text, reason text, retry_seconds float8, failures integer, lost_leases integer, error text, traceback text
--- A missing row: the run is not in these hands, or its outcome is written already.
+-- rows: run_id uuid, claim_id uuid, fence bigint, started_retry integer, released smallint, state text, via text, reason text, retry_seconds float8, failures integer, lost_leases integer, error text, traceback text
+-- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
 WITH p (
-    run_id, claim_id, fence, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
+    run_id, claim_id, fence, started_retry, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
 ) AS (:rows)
 
 UPDATE JobRuns SET
@@ -138,6 +144,7 @@ UPDATE JobRuns SET
 FROM p
 WHERE
     JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+    AND (p.started_retry IS NULL OR JobRuns.StartedRetry = p.started_retry)
     AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
     AND (
         (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
@@ -154,7 +161,15 @@ WHERE
         (:only_unstarted = 0 AND :only_ended = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
         OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second')
     )
-RETURNING JobRuns.RunId;
+RETURNING
+    JobRuns.RunId,
+    CASE
+        WHEN
+            JobRuns.Exclusive = 0
+            AND (SELECT d.DeleteRequested FROM Jobs AS d WHERE d.Id = ANY(ARRAY[JobRuns.JobId])) = 1
+            THEN 1
+        ELSE 0
+    END AS Doomed;
 
 -- name: read_endings
 -- rows: run_id uuid, claim_id uuid, fence bigint, state text

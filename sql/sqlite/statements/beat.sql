@@ -46,7 +46,7 @@ WITH p (run_id) AS (:rows)
 
 SELECT
     r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
-    r.CreatedAt
+    r.CreatedAt, r.SeenNextRunTime
 FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
 
@@ -258,7 +258,8 @@ WHERE
 -- name: read_ended
 -- Zero rows: no lease has ended.
 SELECT
-    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, j.PublishedAt,
+    j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
+    j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now
@@ -272,7 +273,8 @@ LIMIT :batch_size;
 -- name: read_ended_held
 -- Zero rows: no overlapping run has lost its worker.
 SELECT
-    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.PublishedAt,
+    r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
+    r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, :now AS Now
 FROM JobRuns AS r INDEXED BY JobRuns_Held
@@ -281,7 +283,7 @@ WHERE
     AND r.LeaseEndsAt <= after(:now, -:grace_seconds)
 LIMIT :batch_size;
 
--- name: extend_queued
+-- name: postpone_start_deadline
 -- rows: job_id, run_id, claim_id, fence, republishes, queued_seconds
 -- A missing row: a worker started it, or another beat took it over or extended it first.
 WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows)
@@ -327,17 +329,17 @@ LIMIT :batch_size;
 
 -- name: postpone_replacing
 -- rows: job_id, run_id, claim_id, fence, replace_at
--- A missing row: the run has ended, or the job is in other hands.
+-- A missing row: the run has ended, the job is in other hands, or another beat has postponed it.
 WITH p (job_id, run_id, claim_id, fence, replace_at) AS (:rows)
 
 UPDATE Jobs SET ReplaceAt = p.replace_at
 FROM p
 WHERE
     Jobs.Id = p.job_id AND Jobs.RunId = p.run_id AND Jobs.ClaimId = p.claim_id AND Jobs.Fence = p.fence
-    AND Jobs.LockedBy IS NOT NULL
+    AND Jobs.LockedBy IS NOT NULL AND Jobs.ReplaceAt <= :now
 RETURNING Id;
 
--- name: free_strays
+-- name: release_orphan_locks
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant
 -- that can be read gets one first; after() of any other is NULL.
 UPDATE Jobs SET
@@ -400,9 +402,11 @@ SELECT
         LIMIT 1
     ) AS OutboxAt,
     coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes,
-    leased.ReplaceAt
+    leased.ReplaceAt,
+    leased.Locked
 FROM (
     SELECT
+        count(*) AS Locked,
         min(LeaseEndsAt) AS EndsAt,
         min(CASE WHEN PlannedAt > :now THEN PlannedAt END) AS PlannedAt,
         min(
@@ -453,7 +457,7 @@ SELECT
         LIMIT 1
     ) AS OutboxAt;
 
--- name: read_attention
+-- name: read_rows_needing_repair
 -- Zero rows: every row is in order. A month from 13 to 19 has the form of an instant, which is all that the index of
 -- these rows knows: it is found by its place among what is due, beyond all instants of its year.
 SELECT
@@ -489,9 +493,9 @@ WHERE
 ORDER BY Id
 LIMIT :batch_size;
 
--- name: mend_jobs
+-- name: repair_rows
 -- rows: job_id, fence, next_run_time, retry_at
--- Fills in or normalises the instants of rows that read_attention found, and ends their quarantine.
+-- Fills in or normalises the instants of rows that read_rows_needing_repair found, and ends their quarantine.
 WITH p (job_id, fence, next_run_time, retry_at) AS (:rows)
 
 UPDATE Jobs SET

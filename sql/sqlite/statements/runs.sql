@@ -11,15 +11,17 @@ FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
 
 -- name: release_jobs
--- rows: job_id, run_id, claim_id, fence, state, retry_seconds
+-- rows: job_id, run_id, claim_id, fence, started_retry, state, retry_seconds
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
--- or (only_ended) its lease was extended.
--- Unforeseen: due at another instant than the claim planned, or due already; then the other beats must be told.
-WITH p (job_id, run_id, claim_id, fence, state, retry_seconds) AS (:rows),
+-- or (only_ended) its lease was extended, or (only_replaceable) its next slot has not come, or the job is paused;
+-- or (started_retry) a later retry of Celery's has begun.
+-- Unforeseen: due at another instant than the claim planned, or due already, or to be deleted now that it is free; then
+-- the other beats must be told.
+WITH p (job_id, run_id, claim_id, fence, started_retry, state, retry_seconds) AS (:rows),
 
 r AS MATERIALIZED (
     SELECT
-        p.job_id, p.run_id, p.claim_id, p.fence, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
+        p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
         -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
         CASE WHEN r.Exclusive = 1 OR r.State <> 'running' THEN p.retry_seconds END AS retry_seconds,
         CASE
@@ -77,6 +79,8 @@ WHERE
     Jobs.Id = r.job_id AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id AND Jobs.Fence = r.fence
     AND Jobs.LockedBy IS NOT NULL
     AND (:only_unstarted = 0 OR Jobs.StartedRetry IS NULL)
+    AND (r.started_retry IS NULL OR r.Exclusive = 0 OR Jobs.StartedRetry = r.started_retry)
+    AND (:only_replaceable = 0 OR (Jobs.Enabled = 1 AND Jobs.ReplaceAt <= :now))
     AND (
         :only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
@@ -91,15 +95,18 @@ RETURNING
     Id,
     -- Not IS NULL: within RETURNING, SQLite 3.40 takes it for false wherever the key of the table is NOT NULL.
     CASE
-        WHEN coalesce(RetryAt, '') = '' AND NextRunTime = PlannedAt AND NextRunTime > :now THEN 0
+        WHEN
+            coalesce(RetryAt, '') = '' AND NextRunTime = PlannedAt AND NextRunTime > :now AND DeleteRequested = 0
+            THEN 0
         ELSE 1
     END AS Unforeseen;
 
 -- name: close_runs
--- rows: run_id, claim_id, fence, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
--- A missing row: the run is not in these hands, or its outcome is written already.
+-- rows: run_id, claim_id, fence, started_retry, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
+-- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
 WITH p (
-    run_id, claim_id, fence, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
+    run_id, claim_id, fence, started_retry, released, state, via, reason, retry_seconds, failures, lost_leases, error, traceback
 ) AS (:rows)
 
 UPDATE JobRuns SET
@@ -127,6 +134,7 @@ UPDATE JobRuns SET
 FROM p
 WHERE
     JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Fence = p.fence
+    AND (p.started_retry IS NULL OR JobRuns.StartedRetry = p.started_retry)
     AND (p.released = 1 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
     AND (
         (JobRuns.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
@@ -143,7 +151,12 @@ WHERE
         (:only_unstarted = 0 AND :only_ended = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
         OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= after(:now, -:grace_seconds))
     )
-RETURNING RunId;
+RETURNING
+    RunId,
+    CASE
+        WHEN Exclusive = 0 AND EXISTS (SELECT 1 FROM Jobs AS d WHERE d.Id = JobId AND d.DeleteRequested = 1) THEN 1
+        ELSE 0
+    END AS Doomed;
 
 -- name: read_endings
 -- rows: run_id, claim_id, fence, state
