@@ -1,4 +1,7 @@
-"""What all tests share: the check of SQLBEAT_REQUIRE, that of what they leave behind, and databases of their own."""
+"""What all tests share.
+
+The check of SQLBEAT_REQUIRE, that of what they leave behind, and databases of their own.
+"""
 
 import contextlib
 import hashlib
@@ -11,7 +14,6 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import settings
 
 from tests.servers import required, server
 from tests.surroundings import hear_stop_signals, surroundings
@@ -24,8 +26,6 @@ _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 def pytest_configure() -> None:
     """Refuse a wrong SQLBEAT_REQUIRE at once: a mistyped one would require nothing."""
     required(os.environ)
-    settings.register_profile("sqlbeat", deadline=None)  # a busy machine is no failure
-    settings.load_profile("sqlbeat")
     hear_stop_signals()
 
 
@@ -40,7 +40,10 @@ def unchanged_surroundings() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgresql_database() -> Iterator[Callable[[], str]]:
-    """Make an empty PostgreSQL database and return its URL; all of them are dropped when the session ends."""
+    """Make an empty PostgreSQL database and return its URL.
+
+    All of them are dropped when the session ends.
+    """
     import psycopg
     from psycopg import sql
 
@@ -68,7 +71,10 @@ def postgresql_database() -> Iterator[Callable[[], str]]:
 
 @pytest.fixture(scope="session")
 def mssql_database() -> Iterator[Callable[..., str]]:
-    """Make an empty SQL Server database and return its ODBC string; all of them are dropped when the session ends."""
+    """Make an empty SQL Server database and return its ODBC string.
+
+    All of them are dropped when the session ends.
+    """
     from tests import mssql
 
     where = server("mssql")

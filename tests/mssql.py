@@ -1,4 +1,7 @@
-"""Databases for tests on a SQL Server that somebody named: made and removed by an ODBC connection string."""
+"""Databases for tests on a SQL Server that somebody named.
+
+Made and removed by an ODBC connection string.
+"""
 
 import contextlib
 import re
@@ -8,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
-from celery_sqlbeat.store.odbc import load_pyodbc
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.store.sql.dialects.mssql_driver import connection_string, find_driver, load_pyodbc
 
 PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
@@ -19,19 +21,22 @@ _FORBIDDEN = "(262)"
 
 
 def connect(odbc: str) -> Any:
-    """A connection in autocommit mode, by the driver that the product would take."""
+    """Return a connection in autocommit mode, by the driver that the product would take."""
     pyodbc = load_pyodbc()
     string = connection_string(database_url(f"mssql+odbc:{odbc}"), lambda: find_driver(pyodbc.drivers))
     return pyodbc.connect(string, autocommit=True, timeout=15)
 
 
 def in_database(odbc: str, name: str) -> str:
-    """The same server, another database."""
+    """Return the same server, another database."""
     return re.sub(r"(?i);?\s*database=[^;]*", "", odbc).rstrip("; ") + f";Database={name}"
 
 
 def create(administrator: Any, name: str, snapshots: bool | None = None) -> None:
-    """Make an empty database, with or without READ_COMMITTED_SNAPSHOT; else as the server does it by default."""
+    """Make an empty database, with or without READ_COMMITTED_SNAPSHOT.
+
+    Else as the server does it by default.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -67,6 +72,6 @@ def drop(administrator: Any, name: str) -> None:
 
 
 def names(administrator: Any) -> list[str]:
-    """The databases that tests have made here."""
+    """Return the databases that tests have made here."""
     found = administrator.execute("SELECT name FROM sys.databases WHERE name LIKE 'sqlbeat!_test!_%' ESCAPE '!'")
     return [name for (name,) in found.fetchall()]

@@ -25,14 +25,17 @@ class Pooler(NamedTuple):
     mode: str
 
     def url(self, database_url: str) -> str:
-        """The same database, behind the pooler."""
+        """Return the same database, behind the pooler."""
         parts = urllib.parse.urlsplit(database_url)
         return parts._replace(netloc=f"anybody@127.0.0.1:{self.port}").geturl()
 
 
 @contextlib.contextmanager
 def pgbouncer(folder: Path, mode: str, size: int = 20, **settings: str) -> Iterator[Pooler]:
-    """Run one in a folder that is the test's own: `mode` is "transaction" or "session", `size` is that of each pool."""
+    """Run one in a folder that is the test's own.
+
+    `mode` is "transaction" or "session", `size` is that of each pool.
+    """
     there = urllib.parse.urlsplit(server("postgresql"))
     program = shutil.which(server("pgbouncer")) or PGBOUNCER
     with socket.create_server(("127.0.0.1", 0)) as free:

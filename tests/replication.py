@@ -32,7 +32,7 @@ class Replication:
         self.primary, self.standby = _free_port(), _free_port()
 
     def url(self, *ports: int) -> str:
-        """The address of the servers on these ports, in this order."""
+        """Return the address of the servers on these ports, in this order."""
         return f"postgresql://postgres@{','.join(f'127.0.0.1:{port}' for port in ports)}/postgres"
 
     def start(self) -> None:

@@ -1,4 +1,7 @@
-"""The servers that tests talk to: where they are, and whether their absence skips a test or fails it."""
+"""The servers that tests talk to.
+
+Where they are, and whether their absence skips a test or fails it.
+"""
 
 import functools
 import glob
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 import pytest
 
 from celery_sqlbeat.errors import DriverMissing
-from celery_sqlbeat.store.odbc import load_pyodbc
+from celery_sqlbeat.store.sql.dialects.mssql_driver import load_pyodbc
 
 DEFAULTS = {
     "postgresql": "postgresql://postgres@127.0.0.1:5432/postgres",
@@ -28,7 +31,10 @@ PGBOUNCER = "/usr/sbin/pgbouncer"  # where Debian puts it, which is not on every
 
 
 def server(name: str) -> str:
-    """Return the address of a server that answers; otherwise skip the test, or fail it if the server is required."""
+    """Return the address of a server that answers.
+
+    Otherwise skip the test, or fail it if the server is required.
+    """
     missing = _reason_missing(name)
     if missing is None:
         return address(name)
@@ -84,7 +90,10 @@ def _reason_missing(name: str) -> str | None:
 
 
 def postgresql_program(name: str) -> str | None:
-    """Where a program of the PostgreSQL server is; Debian keeps them off everybody's path, the newest version last."""
+    """Where a program of the PostgreSQL server is.
+
+    Debian keeps them off everybody's path, the newest version last.
+    """
     folders = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
     return shutil.which(name, path=os.pathsep.join([*reversed(folders), os.environ.get("PATH", "")]))
 

@@ -9,6 +9,7 @@ from typing import Any
 import celery.app.builtins  # noqa: F401 - adds Celery's own shared tasks: now, not in the middle of a test
 from celery import _state as celery_state
 
+_CELERY: Any = celery_state  # private names, which its stubs leave out
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -25,14 +26,14 @@ def hear_stop_signals() -> None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What would change the outcome of tests that come later, and which are these depends on the run."""
+    """Return what would change the outcome of later tests."""
     root = logging.getLogger()
     return {
         "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "handlers of signals": {number: signal.getsignal(number) for number in _STOPPING},
-        "shared tasks": set(celery_state._on_app_finalizers),  # they come into every app
-        "Celery's current app": celery_state._tls.current_app,
-        "environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "shared tasks": set(_CELERY._on_app_finalizers),  # they come into every app
+        "Celery's current app": _CELERY._tls.current_app,
+        "environment": {name: value for name, value in os.environb.items() if name != b"PYTEST_CURRENT_TEST"},
         "working directory": os.getcwd(),
         "time-out of sockets": socket.getdefaulttimeout(),  # Celery's beat sets one for its whole process
         "root logger": (root.level, root.disabled, logging.root.manager.disable),

@@ -30,6 +30,7 @@ def main() -> int:
         + ", ".join(f"{count} x {name}" for name, count in report.faults.most_common())
     )
     print(f"{report.bodies} bodies; " + ", ".join(f"{count} {state}" for state, count in report.runs.most_common()))
+    print(", ".join(f"{count} {name}" for name, count in report.cases.items()))
     for text in report.broken:
         print(text)
     print(f"seed {seed}: {len(report.broken)} broken promises")

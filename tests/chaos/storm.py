@@ -1,4 +1,7 @@
-"""A storm: processes killed and frozen, servers restarted, connections cut or deaf, a disk full; all by one seed."""
+"""A storm: processes killed and frozen, servers restarted, connections cut or deaf, a disk full.
+
+All by one seed.
+"""
 
 import contextlib
 import os
@@ -6,20 +9,27 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from tests.chaos.history import Freeze, Kill
-from tests.process.beats import Beat
-from tests.process.brokers import Wire
-from tests.process.private import PrivateServer
+from tests.chaos.guests import Guest, Later
+from tests.chaos.history import Doubt, Freeze, Kill
+from tests.support.beats import Beat
+from tests.support.brokers import Wire
+from tests.support.private_servers import PrivateServer
 
 LONGEST_FREEZE = 12.0  # seconds; two leases
 LONGEST_OUTAGE = 9.0  # one and a half
 CALM = (0.5, 4.0)  # seconds between two faults
+_BROKERS = {"redis", "rabbitmq"}
+
+
+Mischief = Callable[[random.Random, Later], bool]
+"""Something else to do; False where it could not be done now."""
 
 
 class Member(NamedTuple):
@@ -28,21 +38,34 @@ class Member(NamedTuple):
     kind: str
     start: Callable[[], Beat]
     wires: Mapping[str, Wire]
+    shares: bool = False
+    """Whether a plain worker consumes a queue of its, too."""
 
 
 class Storm:
     """Does harm, and makes it good again."""
 
     def __init__(
-        self, seed: int, members: list[Member], servers: Mapping[str, PrivateServer], disk: Path | None = None
+        self,
+        seed: int,
+        members: list[Member],
+        servers: Mapping[str, PrivateServer],
+        disk: Path | None = None,
+        guest: Guest | None = None,
+        mischief: Mapping[str, Mischief] | None = None,
     ) -> None:
+        """`guest` comes and goes; `mischief` is done as well, by its name."""
         self._random = random.Random(seed)
         self._members = members
         self._running = [member.start() for member in members]
         self._servers, self._disk = servers, disk
+        self.guest, self._mischief = guest, mischief or {}
+        self._away: set[str] = set()
         self._repairs: list[tuple[float, Callable[[], None]]] = []
         self.freezes: list[Freeze] = []
         self.kills: list[Kill] = []
+        self.child_kills: list[Kill] = []
+        self.doubts: list[Doubt] = []
         self.strangers: list[str] = []  # processes that ended without being told to, or did not when they were
         self._told: set[int] = set()
         self.faults: Counter[str] = Counter()
@@ -52,18 +75,21 @@ class Storm:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             name, fault = self._random.choice(self._choices())
+            if fault() is False:
+                continue
             tell(f"{end - time.monotonic():6.1f} s left: {name}")
             self.faults[name] += 1
-            fault()
-            pause = time.monotonic() + self._random.uniform(*CALM)
-            while time.monotonic() < pause:
-                self._repair(time.monotonic())
-                time.sleep(0.05)
+            self.pass_time(self._random.uniform(*CALM))
         self.calm()
 
     def calm(self) -> None:
-        """Make everything good: nothing stands still, every server answers, every process runs."""
+        """Make everything good.
+
+        Nothing stands still, every server answers, every process runs, no guest is there.
+        """
         self._repair(float("inf"))
+        if self.guest is not None:
+            self.guest.goes()
         for number in range(len(self._members)):
             self._revive(number)
 
@@ -77,8 +103,33 @@ class Storm:
         process.kill()
         self.kills.append(Kill(process.process.pid, kind == "beat", time.monotonic()))
 
+    def join(self, member: Member) -> None:
+        """Start one more process, which belongs to the others from now on."""
+        self._members.append(member)
+        self._running.append(member.start())
+
+    def restart(self, numbers: Iterable[int]) -> None:
+        """Let some members end in order, and start others in their place."""
+        for number in numbers:
+            self._tell_to_stop(number)
+
+    @property
+    def shared(self) -> list[int]:
+        """The members that share a queue with the guest."""
+        return [number for number, member in enumerate(self._members) if member.shares]
+
+    def pass_time(self, seconds: float) -> None:
+        """Do nothing, but for the repairs that are due."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._repair(time.monotonic())
+            time.sleep(0.05)
+
     def stop(self) -> None:
-        """End all processes in order; one that does not end is told of, and the others are judged all the same."""
+        """End all processes in order.
+
+        One that does not end is told of, and the others are judged all the same.
+        """
         for process in self._running:
             process.process.terminate()
         for process in self._running:
@@ -89,16 +140,18 @@ class Storm:
 
     def kill(self) -> None:
         """End all processes by force."""
+        if self.guest is not None:
+            self.guest.goes()
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.signal(signal.SIGKILL)
             process.process.wait(60)
 
-    def _choices(self) -> list[tuple[str, Callable[[], None]]]:
+    def _choices(self) -> list[tuple[str, Callable[[], object]]]:
         number = self._random.randrange(len(self._members))
         member = self._members[number]
         kind = member.kind
-        found = [
+        found: list[tuple[str, Callable[[], object]]] = [
             (f"{kind} killed", lambda: self._kill(number)),
             (f"{kind} frozen", lambda: self._freeze(number, whole=True)),
             (f"{kind} told to stop", lambda: self._tell_to_stop(number)),
@@ -110,18 +163,46 @@ class Storm:
             ]
         for name, wire in member.wires.items():
             found += [
-                (f"{kind} cut from the {name}", lambda wire=wire: self._cut(wire)),  # type: ignore[misc]
-                (f"{kind} hears nothing of the {name}", lambda wire=wire: self._swallow(wire)),  # type: ignore[misc]
+                (f"{kind} cut from the {name}", partial(self._cut, wire, member.shares and name == "broker")),
+                (
+                    f"{kind} hears nothing of the {name}",
+                    partial(self._swallow, wire, member.shares and name == "broker"),
+                ),
             ]
+        if member.shares:
+            found.append((f"{kind} away for a while", lambda: self._tell_to_stop(number, 8, 20)))
+        found += [(name, partial(each, self._random, self._later)) for name, each in self._mischief.items()]
+        found += self.guest.choices(self._random, self._later) if self.guest else []
         name = self._random.choice([*self._servers, *(["disk"] if self._disk else [])] or [""])
         if name == "disk":
             found.append(("disk full", self._fill))
+        elif name == "results":  # whoever needs it waits for it, and nobody else does
+            found.append((f"{name} killed, and away", lambda: self._take_away(name)))
         elif name:
             found += [
-                (f"{name} restarted", lambda: self._servers[name].restart(signal.SIGTERM)),
-                (f"{name} killed", lambda: self._servers[name].restart(signal.SIGKILL, self._random.uniform(0, 3))),
+                (f"{name} restarted", lambda: self._restart(name, signal.SIGTERM, 0)),
+                (f"{name} killed", lambda: self._restart(name, signal.SIGKILL, self._random.uniform(0, 3))),
             ]
         return found
+
+    def _restart(self, name: str, how: int, pause: float) -> None:
+        since = time.monotonic()
+        self._servers[name].restart(how, pause)
+        if name in _BROKERS:
+            self.doubts.append(Doubt(since, time.monotonic() + LONGEST_OUTAGE))
+
+    def _take_away(self, name: str) -> bool:
+        if name in self._away:
+            return False
+        self._away.add(name)
+        self._servers[name].stop(signal.SIGKILL)
+
+        def bring_back() -> None:
+            self._servers[name].start()
+            self._away.discard(name)
+
+        self._later(self._random.uniform(1, LONGEST_OUTAGE), bring_back)
+        return True
 
     def _later(self, seconds: float, repair: Callable[[], None]) -> None:
         self._repairs.append((time.monotonic() + seconds, repair))
@@ -151,8 +232,8 @@ class Storm:
             self._running[number].kill()
         self._later(self._random.uniform(0, 3), lambda: self._revive(number))
 
-    def _tell_to_stop(self, number: int) -> None:
-        """A supervisor's way: ask, and start the next one when it has gone, by force after a while."""
+    def _tell_to_stop(self, number: int, least: float = 2, most: float = 8) -> None:
+        """Ask a process to stop, as a supervisor does, and kill it after a while."""
         process = self._running[number]
         self._told.add(process.process.pid)
         process.process.terminate()
@@ -163,7 +244,7 @@ class Storm:
                 process.kill()
             self._revive(number)
 
-        self._later(self._random.uniform(2, 8), replace)
+        self._later(self._random.uniform(least, most), replace)
 
     def _freeze(self, number: int, whole: bool) -> None:
         process, since = self._running[number], time.monotonic()
@@ -182,18 +263,28 @@ class Storm:
 
     def _kill_child(self, number: int) -> None:
         try:
-            children = psutil.Process(self._running[number].process.pid).children()
+            main = self._running[number].process.pid
+            children = psutil.Process(main).children()
         except psutil.NoSuchProcess:
             return
         if children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._random.choice(children).pid, signal.SIGKILL)
+                self.child_kills.append(Kill(main, False, time.monotonic()))
 
-    def _cut(self, wire: Wire) -> None:
+    def _doubt(self) -> None:
+        """Note that consumers of a shared queue may lose their connection without knowing it."""
+        self.doubts.append(Doubt(time.monotonic(), time.monotonic() + 2 * LONGEST_OUTAGE))
+
+    def _cut(self, wire: Wire, is_doubtful: bool) -> None:
+        if is_doubtful:
+            self._doubt()
         wire.cut()
         self._later(self._random.uniform(0, LONGEST_OUTAGE), wire.mend)
 
-    def _swallow(self, wire: Wire) -> None:
+    def _swallow(self, wire: Wire, is_doubtful: bool) -> None:
+        if is_doubtful:
+            self._doubt()
         wire.stop_after = 0
 
         def mend() -> None:

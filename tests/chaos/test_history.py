@@ -1,11 +1,12 @@
-"""The judge of histories finds each kind of broken promise, and nothing in a history that is well."""
+"""The judge of histories finds each kind of broken promise, and nothing in a sound history."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.chaos.history import Freeze, History, Job, Kill, Limits, Run, broken_promises
+from tests.chaos.history import Freeze, History, Job, Kill, Limits, Run
+from tests.chaos.judge import broken_promises
 from tests.chaos.witnesses import Body, read
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -101,7 +102,7 @@ def test_a_slot_beyond_the_end_may_still_be_open() -> None:
         ),
         pytest.param(
             BODIES,
-            [*RUNS, run(2, name="extra", slot=slot(2) - timedelta(seconds=0.5))],
+            [*RUNS, run(2, name="extra", slot=slot(2) - timedelta(seconds=0.5), fence=15)],
             ["G2 no lost fire", "G4 outcomes", "G9 no pile-up"],
             id="a slot beside the grid",
         ),
@@ -133,6 +134,14 @@ def test_a_body_that_lives_on_after_its_run_has_ended_is_found() -> None:
     assert judged([lives_on, body(0, 2, began=100.6)], [in_time, again], until=0) == []
 
 
+def test_the_body_of_a_run_that_an_operator_cancelled_may_live_until_its_lease_ends() -> None:
+    cancelled = ended(0, 0.1, state="cancelled", reason="cancelled by hand")
+    lives_on = body(0, ended=None, last_seen=102.0)
+    assert "G5 self-stop" not in judged([lives_on], [cancelled], until=0)
+    too_long = body(0, ended=None, last_seen=120.0)
+    assert "G5 self-stop" in judged([too_long], [cancelled], until=0)
+
+
 def test_a_run_of_a_killed_worker_that_is_taken_over_late_is_found() -> None:
     killed = [Kill(7, False, 100.2)]
     bodies = [body(0, ended=None, last_seen=100.2), body(0, 2, began=107.0, last_seen=107.1, process=8)]
@@ -154,6 +163,30 @@ def test_a_job_that_waits_too_long_after_a_kill_is_found(is_beat: bool, pause: f
     late = body(5, began=100.5 + pause, last_seen=100.6 + pause)
     kills = [Kill(99, is_beat, 100.5)]
     assert judged([body(0), late], [run(0), gap, run(5)], until=5, kills=kills) == broken
+
+
+@pytest.mark.parametrize(
+    ("waited", "pause", "broken"),
+    [(20.0, 3.9, []), (20.0, 7.1, ["G6 fail-over"]), (31.0, 3.9, ["G6 fail-over"])],
+)
+def test_a_job_whose_message_was_lost_goes_on_at_its_last_deadline(
+    waited: float, pause: float, broken: list[str]
+) -> None:
+    lost = ended(1, waited - 0.5, state="dispatched")
+    gap = run(2, 0, "skipped", last_slot=slot(40), slots=39)
+    late = body(41, began=100.5 + waited + pause, last_seen=100.6 + waited + pause)
+    history = History(
+        [body(0), late],
+        [run(0), lost, gap, run(41)],
+        {"job": JOB},
+        (),
+        slot(41),
+        1,
+        CLOCK,
+        [Kill(99, False, 101.0)],
+        Limits(3.0, 6.0, queued=30.0),
+    )
+    assert sorted({text.partition(":")[0] for text in broken_promises(history)}) == broken
 
 
 def test_runs_that_may_overlap_do() -> None:

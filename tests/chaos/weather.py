@@ -1,83 +1,48 @@
-"""One run of the storm over a shop of three beats and three workers, and the history that it leaves."""
+"""One storm over a shop of three beats and three workers, and the history that it leaves."""
 
 import contextlib
 import itertools
-import sqlite3
+import math
 import subprocess
 import tempfile
 import time
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 
-from tests.chaos import history, witnesses
-from tests.chaos.history import History, Job, Limits, Run
-from tests.chaos.storm import Member, Storm
-from tests.process.beats import Beat, Shop
-from tests.process.brokers import Place, Wire
-from tests.process.private import PrivateServer, private_postgresql, private_rabbitmq, private_redis
+from tests.chaos import judge, kinds, rows, witnesses
+from tests.chaos.case_rules import a_backlog_is_not_dropped, in_doubt
+from tests.chaos.guests import Guest
+from tests.chaos.history import History, Limits
+from tests.chaos.kinds import LEASE
+from tests.chaos.mischief import Hangs, Rebirths
+from tests.chaos.premises import premises
+from tests.chaos.rules import one_outcome_for_each_slot
+from tests.chaos.storm import Member, Mischief, Storm
+from tests.support.beats import Beat, Shop, wait_for
+from tests.support.brokers import Place, Wire
+from tests.support.private_servers import (
+    PrivateServer,
+    dies_with_us,
+    private_postgresql,
+    private_rabbitmq,
+    private_redis,
+)
 
-LEASE, MAX_LOST = 6.0, 8
 AFTERMATH = 180.0  # seconds; everything is well again, and what is due must get its outcome
 WATCHED = 15.0  # seconds without another fault after each kill that is timed
-LIMITS = Limits(dispatch=3.0 + 5.0, lease=LEASE + 5.0)  # with what a busy machine needs on top
+TOGETHER = 24.0  # seconds in which a plain worker shares a queue, and nothing else goes wrong
+LIMITS = Limits(dispatch=3.0 + 5.0, lease=LEASE + 5.0, queued=15 * LEASE)  # a busy machine needs more
 BEATS, POOLS = 3, {"prefork": 4, "threads": 6, "gevent": 10}
+SHARING = "threads"  # the pool of the worker that shares a queue with a plain one
+LATE = {"prefork": 2, "threads": 3}  # workers of the queue that nobody has consumed until they come
 BROKERS = {"redis": private_redis, "rabbitmq": private_rabbitmq}
 DISK = "512m"  # of the disk that runs full; an hour of history takes a tenth of it
-
-SETTINGS: Mapping[str, Any] = {
-    "sqlbeat_lock_timeout": LEASE,
-    "sqlbeat_heartbeat_interval": 1.0,
-    "sqlbeat_heartbeat_failures": 3,
-    "sqlbeat_dispatch_timeout": 3.0,
-    "sqlbeat_retry_base": 0.2,
-    "sqlbeat_retry_max": 1.0,
-    "sqlbeat_max_lost_leases": MAX_LOST,
-    "sqlbeat_notice_interval": 0.5,
-    "sqlbeat_poll_interval": 2,
-    "result_expires": None,  # else Celery adds a job of its own, at four in the morning, that no witness knows
-    "sqlbeat_policies": {
-        "fails-*": {"max_retries": 2, "cadence": "fixed_rate"},
-        "overlapping-*": {"overlap": "allow", "cadence": "fixed_rate"},
-        "*": {"cadence": "fixed_rate", "max_retries": 3},
-    },
-    "broker_connection_retry_on_startup": True,
-    "broker_connection_max_retries": None,
-}
-
-_SHOP = """\
-import tests.chaos.tasks
-
-app.conf.broker_url = os.environ.get("CHAOS_BROKER", app.conf.broker_url)
-if app.conf.broker_url.startswith("redis"):
-    app.conf.broker_transport_options = {**app.conf.broker_transport_options, "visibility_timeout": 15}
-"""
-
-
-class Kind(NamedTuple):
-    """Jobs of one kind."""
-
-    jobs: int
-    task: str
-    seconds: float
-    every: float
-
-
-KINDS = {
-    "quick": Kind(10, "chaos.works", 0.1, 1),
-    "late": Kind(5, "chaos.works_late", 0.6, 2),
-    "long": Kind(2, "chaos.works", 2 * LEASE, 5),
-    "long-late": Kind(2, "chaos.works_late", 1.5 * LEASE, 5),
-    "fails": Kind(2, "chaos.fails", 0.2, 5),
-    "flaky": Kind(3, "chaos.flaky", 0.3, 2),
-    "retries": Kind(2, "chaos.retries", 0.2, 4),
-    "overlapping": Kind(2, "chaos.works", 1.5, 1),
-}
 
 
 class Report(NamedTuple):
@@ -87,6 +52,8 @@ class Report(NamedTuple):
     faults: Counter[str]
     bodies: int
     runs: Counter[str]
+    cases: Counter[str]
+    """How often what some rules are about came to pass."""
     broken: list[str]
     folder: Path
 
@@ -96,7 +63,9 @@ def run(
 ) -> Report:
     """Let a storm rage for so long; returns what it did, and which promises were broken."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(premises())
         servers: dict[str, PrivateServer] = {broker: stack.enter_context(BROKERS[broker]())}
+        servers["results"] = stack.enter_context(private_redis())
         disk: Path | None = None
         if database == "postgresql":
             servers["database"] = stack.enter_context(private_postgresql())
@@ -104,83 +73,169 @@ def run(
         else:
             disk = stack.enter_context(_small_disk(tell))
             url = f"sqlite:///{(disk or folder) / 'beat.db'}"
-        shop = Shop(folder, url, Place(broker, servers[broker].url))
+        place = Place(broker, servers[broker].url)
+        kinds.add_queues(place)
+        shop = Shop(folder, url, place)
+        shop.launcher = dies_with_us()
         stack.callback(shop.close)
         shop.store.migrate()
-        shop.write(_entries(), extra=_SHOP, **SETTINGS)
+        shop.write(kinds.entries(place), extra=kinds.SHOP, result_backend=servers["results"].url, **kinds.SETTINGS)
+        rebirths = Rebirths(shop, kinds.REBORN, kinds.REBORN_EVERY, kinds.REBORN_SECONDS)
+        rebirths.define_all()
+        hangs = Hangs(shop.folder / "witness.log", "bounded-")
         ends = {"broker": servers[broker].url} | ({"database": url} if "database" in servers else {})
-        members = [_beat(shop, _wires(stack, ends)) for _ in range(BEATS)]
-        members += [_worker(shop, _wires(stack, ends), pool, slots) for pool, slots in POOLS.items()]
-        storm = Storm(seed, members, servers, disk)
+        beats = [_beat(shop, _wires(stack, ends)) for _ in range(BEATS)]
+        workers = [_worker(shop, _wires(stack, ends), pool, slots) for pool, slots in POOLS.items()]
+        mischief: dict[str, Mischief] = {
+            "job deleted and defined again": rebirths.delete_one,
+            "child stopped inside its task": lambda _random, _later: hangs.stop_one(),
+        }
+        storm = Storm(seed, workers, servers, disk, _guest(shop, servers[broker].url), mischief)
         stack.callback(storm.kill)
+        # What beats send before a queue is known to keep leases runs beside what they send later.
+        wait_for(lambda: _has_workers(shop, len(workers)), AFTERMATH, shop.logs)
+        for member in beats:
+            storm.join(member)
         storm.rage(seconds, tell)
-        _settle(shop, storm, shop.now())
+        scene = Scene(shop, storm, hangs, rebirths)
+        scene.settle(shop.now())
+        _play_what_needs_calm(scene, ends, tell)
         for kind in ("worker", "beat"):
             time.sleep(WATCHED)  # a beat that was just born takes no leases yet
             storm.kill_one(kind, tell)
             time.sleep(WATCHED)
             storm.calm()
         until = shop.now()
-        _settle(shop, storm, until)
+        scene.settle(until, has_late_workers=True)
         storm.stop()
-        seen = _history(shop, storm, until)
-        broken = [*history.broken_promises(seen), *(f"not as told: {text}" for text in storm.strangers)]
+        seen = scene.history(until)
+        broken = [*judge.broken_promises(seen), *(f"not as told: {text}" for text in storm.strangers)]
         states = Counter(each.state for each in seen.runs)
-        return Report(seed, storm.faults, len(seen.bodies), states, broken, folder)
+        cases = Counter(scene.cases(seen))
+        return Report(seed, storm.faults, len(seen.bodies), states, cases, broken, folder)
 
 
-def _settle(shop: Shop, storm: Storm, until: datetime) -> History:
-    """Wait until everything that was due has its outcome; what is missing then is found by the rules."""
-    end = time.monotonic() + AFTERMATH
-    while True:
-        storm.calm()  # a child's death may have ended a process just now
-        seen = _history(shop, storm, until)
-        if time.monotonic() > end or not list(history.one_outcome_for_each_slot(seen)):
-            return seen
-        time.sleep(1.0)
+def _play_what_needs_calm(scene: "Scene", ends: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Serve the backlog, let a plain worker share a queue, and time the stop of a frozen child."""
+    tell("all is well: workers come to the backlog, and a plain one to a shared queue")
+    wires = {name: Wire(url) for name, url in ends.items()}
+    for pool, slots in LATE.items():
+        scene.storm.join(_worker(scene.shop, wires, pool, slots, "late", kinds.BACKLOG))
+    guest = scene.storm.guest
+    assert guest is not None
+    guest.comes()
+    scene.storm.pass_time(TOGETHER / 2)
+    scene.storm.restart(scene.storm.shared)  # a worker that keeps leases comes anew beside it
+    end = time.monotonic() + TOGETHER / 2
+    has_hung = False
+    while time.monotonic() < end or not (has_hung or time.monotonic() > end + TOGETHER):
+        has_hung = has_hung or scene.hangs.stop_one(is_timed=True)
+        scene.storm.pass_time(0.1)
+    tell("all is well: a child was stopped inside its task, and timed" if has_hung else "no child could be stopped")
+    guest.goes()
 
 
-def _history(shop: Shop, storm: Storm, until: datetime) -> History:
-    witness = shop.folder / "witness.log"
-    bodies = witnesses.read(witness.read_text().splitlines()) if witness.exists() else []
-    jobs = {name: _job(kind, KINDS[kind]) for name, kind in _names()}
-    clock = time.monotonic() - shop.now().timestamp()
-    rows = _rows(shop.database_url)
-    return History(bodies, rows, jobs, storm.freezes, until, MAX_LOST, clock, storm.kills, LIMITS)
+class Scene(NamedTuple):
+    """A shop in a storm, and what is known of both."""
+
+    shop: Shop
+    storm: Storm
+    hangs: Hangs
+    rebirths: Rebirths
+
+    def settle(self, until: datetime, has_late_workers: bool = False) -> None:
+        """Wait until everything that was due has its outcome.
+
+        What is missing then is found by the rules.
+        """
+        end = time.monotonic() + AFTERMATH
+        while time.monotonic() < end:
+            self.storm.calm()  # a child's death may have ended a process just now
+            seen = self.history(until)
+            missing = list(one_outcome_for_each_slot(seen))
+            if not missing and not (has_late_workers and list(a_backlog_is_not_dropped(seen))):
+                return
+            time.sleep(1.0)
+
+    def history(self, until: datetime) -> History:
+        """Return what is to be judged."""
+        witness, storm = self.shop.folder / "witness.log", self.storm
+        bodies = witnesses.read(witness.read_text().splitlines()) if witness.exists() else []
+        clock = time.monotonic() - self.shop.now().timestamp()
+        return History(
+            bodies,
+            rows.read(self.shop.database_url),
+            kinds.jobs(),
+            storm.freezes,
+            until,
+            kinds.MAX_LOST,
+            clock,
+            storm.kills,
+            LIMITS._replace(unacknowledged=kinds.VISIBILITY if self.shop.place.kind == "redis" else math.inf),
+            self.hangs.found,
+            storm.doubts,
+            storm.child_kills,
+        )
+
+    def cases(self, seen: History) -> Mapping[str, int]:
+        """How often what some rules are about came to pass."""
+        left = [run for run in seen.runs if run.reason == "left to the strategy of its task"]
+        plain = [body for body in seen.bodies if not body.leased]
+        return {
+            "runs left to a strategy": len(left),
+            "bodies of a plain worker": len(plain),
+            "of these in doubt": sum(in_doubt(body, seen) for body in plain),
+            "jobs defined again": self.rebirths.count,
+            "results not stored": sum(run.reason == "result not stored" for run in seen.runs),
+            "children stopped": len(seen.hangs),
+            "backlog": sum(seen.jobs[run.job].is_backlog for run in seen.runs),
+        }
 
 
-def _job(kind: str, made: Kind) -> Job:
-    return Job(made.every, kind != "overlapping", 2 if kind == "fails" else 3, kind == "fails")
-
-
-def _names() -> Iterator[tuple[str, str]]:
-    for kind, made in KINDS.items():
-        for number in range(made.jobs):
-            yield f"{kind}-{number}", kind
-
-
-def _entries() -> dict[str, Any]:
-    return {
-        name: {"task": KINDS[kind].task, "schedule": KINDS[kind].every, "args": [KINDS[kind].seconds]}
-        for name, kind in _names()
-    }
+def _has_workers(shop: Shop, count: int) -> bool:
+    return sum(node.kind == "worker" for node in shop.store.nodes().seen(AFTERMATH)) >= count
 
 
 def _beat(shop: Shop, wires: Mapping[str, Wire]) -> Member:
     return Member("beat", lambda: shop.start(**_environ(wires)), wires)
 
 
-def _worker(shop: Shop, wires: Mapping[str, Wire], pool: str, slots: int) -> Member:
+def _worker(
+    shop: Shop, wires: Mapping[str, Wire], pool: str, slots: int, kind: str = "", queue: str = "default"
+) -> Member:
+    """Of one queue; one of the workers that are there at first shares another with a plain one."""
+    numbers = itertools.count()
+    shares = not kind and pool == SHARING
+    queues = [queue, *([kinds.SHARED] if shares else [])]
+
+    def start() -> Beat:
+        return _work(shop, f"{kind}{pool}-{next(numbers)}", pool, slots, queues, _environ(wires))
+
+    return Member(f"{kind} worker".strip(), start, wires, shares)
+
+
+def _guest(shop: Shop, url: str) -> Guest:
+    """On a line that nobody cuts.
+
+    Without the extension by its environment, and by what is installed, in turn.
+    """
     numbers = itertools.count()
 
     def start() -> Beat:
-        name = f"{pool}-{next(numbers)}"
-        log = shop.folder / f"worker-{name}.log"
-        options = ["--pool", pool, "--concurrency", str(slots), "--hostname", f"{name}@%h"]
-        options += ["--queues", shop.place.queue("default"), "--without-mingle", "--without-gossip"]
-        return Beat(shop.spawn(log, "worker", *options, **_environ(wires)), log)
+        number = next(numbers)
+        environ = {"CHAOS_PLAIN": "without the extension", "CHAOS_BROKER": url}
+        if number % 2:
+            environ |= {"CHAOS_PLAIN": "disabled", "SQLBEAT_DISABLE": "1"}
+        return _work(shop, f"plain-{number}", "solo", 1, [kinds.SHARED], environ)
 
-    return Member("worker", start, wires)
+    return Guest(start)
+
+
+def _work(shop: Shop, name: str, pool: str, slots: int, queues: Sequence[str], environ: Mapping[str, str]) -> Beat:
+    log = shop.folder / f"worker-{name}.log"
+    options = ["--pool", pool, "--concurrency", str(slots), "--hostname", f"{name}@%h"]
+    options += ["--queues", ",".join(shop.place.queue(queue) for queue in queues)]
+    return Beat(shop.spawn(log, "worker", *options, "--without-mingle", "--without-gossip", **environ), log)
 
 
 def _environ(wires: Mapping[str, Wire]) -> dict[str, str]:
@@ -206,7 +261,7 @@ def _made(server: PrivateServer) -> str:
 
 @contextlib.contextmanager
 def _small_disk(tell: Callable[[str], None]) -> Iterator[Path | None]:
-    """A disk that can be filled, where this user may mount one."""
+    """Yield a disk that can be filled, where this user may mount one."""
     with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
         mounted = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", name], capture_output=True, text=True, check=False
@@ -219,25 +274,3 @@ def _small_disk(tell: Callable[[str], None]) -> Iterator[Path | None]:
             yield Path(name)
         finally:
             subprocess.run(["umount", "-l", name], check=True)
-
-
-_COLUMNS = (
-    "RunId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, Reason, Fence, Failures, LostLeases, "
-    "FinishedAt"
-)
-
-
-def _rows(url: str) -> list[Run]:
-    if url.startswith("sqlite"):
-        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as file:
-            read = file.execute(f"SELECT {_COLUMNS} FROM JobRuns").fetchall()
-        return [
-            Run._make((*row[:3], _instant(row[3]), _instant(row[4]), *row[5:12], _instant(row[12]))) for row in read
-        ]
-    with psycopg.connect(url, options="-c timezone=UTC") as connection:
-        stored: list[Any] = connection.execute(f"SELECT {_COLUMNS} FROM JobRuns").fetchall()
-        return [Run._make((str(row[0]), *row[1:])) for row in stored]
-
-
-def _instant(text: str | None) -> Any:
-    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=timezone.utc)

@@ -1,4 +1,4 @@
-"""What task bodies write down while they run, in a file that neither database nor broker knows of."""
+"""What task bodies write while they run, in a file that neither database nor broker knows."""
 
 import json
 import os
@@ -9,7 +9,7 @@ STEP = 0.1  # seconds between two signs of life of a body
 
 
 def write(path: str, line: dict[str, Any]) -> None:
-    """Append one line: a single small write to a file opened for appending is never torn, nor mixed with another."""
+    """Append one line: one small write in append mode is neither torn nor mixed with another."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, (json.dumps(line) + "\n").encode())
@@ -33,10 +33,16 @@ class Body(NamedTuple):
     """On the clock that all processes of a machine share; later than this nobody saw it run."""
     ended: str | None
     """How, by its own account; None where it was cut off."""
+    leased: bool = True
+    """Whether its worker keeps leases."""
+    child: int = 0
+    """The process that ran it."""
+    redelivered: bool = False
+    """Whether the broker says that its message was with a consumer before."""
 
 
 def read(lines: Iterable[str]) -> list[Body]:
-    """The bodies, in the order in which they began."""
+    """Return the bodies, in the order in which they began."""
     bodies: dict[str, Body] = {}
     for line in lines:
         facts = json.loads(line)

@@ -1,4 +1,7 @@
-"""The databases that the contract is tested on. A test that takes `world` runs once for each of them."""
+"""The databases that the contract is tested on.
+
+A test that takes `world` runs once for each of them.
+"""
 
 import secrets
 import sqlite3
@@ -9,21 +12,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.mssql_batch import scalar
-from celery_sqlbeat.store.session import Dialect
-from celery_sqlbeat.store.sqlite import Sqlite
-from celery_sqlbeat.store.sqlite_values import text_of
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.store.sql.dialects.mssql_text import scalar
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
+from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.session import Dialect
 from tests import mssql
-from tests.contract.world import World
 from tests.pgbouncer import Pooler, pgbouncer
 from tests.servers import server
+from tests.support.world import World
 
 DATABASES = ("sqlite", "postgresql", "mssql")
 POOLED = "postgresql-pooled"  # behind a PgBouncer whose clients share the server's connections
-# Where locks decide, SQL Server is tried with READ_COMMITTED_SNAPSHOT off, as it comes, and on, as on Azure SQL.
+# Where locks decide, SQL Server is tried with READ_COMMITTED_SNAPSHOT off, as it comes, and on, as
+# on Azure SQL.
 RACING = ("sqlite", "postgresql", POOLED, "mssql-locks", "mssql-snapshots")
 
 Sql = Callable[[str, Sequence[Any]], list[Mapping[str, Any]]]
@@ -38,7 +42,7 @@ class Place(NamedTuple):
     address: str
 
     def store(self, namespace: str) -> Store:
-        """A store of its own, with its own connections."""
+        """Return a store of its own, with its own connections."""
         return Store(Database(self.dialect()), namespace)
 
 
@@ -61,7 +65,8 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def world(place: Place) -> Iterator[World]:
-    """A namespace of the test's own, with the clock at noon."""
+    """Yield a namespace of the test's own, at noon, in a store that was never recovered."""
+    place.sql("UPDATE StoreInfo SET Epoch = 0 WHERE Epoch > 0", [])  # it holds for every namespace
     store = place.store(f"test-{secrets.token_hex(6)}")
     yield World(store, place.sql, place.set_clock)
     store.close()
@@ -90,7 +95,7 @@ def _postgresql(where: str, pooler: Pooler | None = None) -> Iterator[Place]:
     import psycopg
     from psycopg.rows import dict_row
 
-    from celery_sqlbeat.store.postgresql import Postgresql
+    from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 
     url = database_url(where if pooler is None else pooler.url(where))
     by_hand = psycopg.connect(where, autocommit=True, row_factory=dict_row)
@@ -111,7 +116,7 @@ def _postgresql(where: str, pooler: Pooler | None = None) -> Iterator[Place]:
 
 
 def _mssql(own: str) -> Iterator[Place]:
-    from celery_sqlbeat.store.mssql import Mssql
+    from celery_sqlbeat.store.sql.dialects.mssql import Mssql
 
     url = database_url(f"mssql+odbc:{own}")
     by_hand = mssql.connect(own)

@@ -1,20 +1,23 @@
-"""What each process of a crowd does: claim whatever it can get, then start whatever it can. Importable by a child."""
+"""What each process of a crowd does: claim whatever it can get, then start whatever it can.
+
+Importable by a child.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
 from multiprocessing.synchronize import Barrier
 from typing import NamedTuple
 
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import Policies
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.session import Dialect
-from celery_sqlbeat.store.sqlite import Sqlite
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.session import Dialect
 
 PATIENCE_SECONDS = 60.0  # a crowd on a small machine waits long for its turn
 BATCH = 50
@@ -23,7 +26,10 @@ CLOCK = "(SELECT At FROM TestClock)"
 
 
 class Meeting(NamedTuple):
-    """Where a crowd meets: a database, the namespace, the instant by its clock, and the signal to begin."""
+    """Where a crowd meets.
+
+    A database, the namespace, the instant by its clock, and the signal to begin.
+    """
 
     database: str
     address: str
@@ -37,15 +43,15 @@ class Meeting(NamedTuple):
             now = self.now
             return Sqlite(url, PATIENCE_SECONDS, clock=lambda: now)
         if self.database == "postgresql":
-            from celery_sqlbeat.store.postgresql import Postgresql
+            from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 
             return Postgresql(url, PATIENCE_SECONDS, clock=CLOCK)
-        from celery_sqlbeat.store.mssql import Mssql
+        from celery_sqlbeat.store.sql.dialects.mssql import Mssql
 
         return Mssql(url, PATIENCE_SECONDS, clock=CLOCK)
 
     def store(self) -> Store:
-        """A store whose patience fits a crowd."""
+        """Return a store whose patience fits a crowd."""
         return Store(Database(self.dialect(), patience=PATIENCE_SECONDS), self.namespace)
 
 
@@ -76,14 +82,17 @@ def claim_all(name: str) -> list[StartRequest]:
 
 
 def start_all(name: str, messages: Sequence[StartRequest]) -> list[str]:
-    """Try to start every message, each of which the others have too; the run ids that this process got."""
+    """Try to start every message, each of which the others have too.
+
+    Return the run ids that this process got.
+    """
     meeting, ids = _here[0], Ids()
     store = meeting.store()
     worker = store.for_worker(name)
     meeting.barrier.wait(PATIENCE_SECONDS)
     mine: list[str] = []
     for at in range(0, len(messages), BATCH):
-        batch = [message._replace(start_id=ids.one()) for message in messages[at : at + BATCH]]
+        batch = [message._replace(start_id=ids.random_id()) for message in messages[at : at + BATCH]]
         mine += worker.start(batch)
     store.close()
     return mine

@@ -1,16 +1,15 @@
-"""The operations that tests/contract/test_interleavings.py plays against each other, and the states they begin in."""
+"""The operations that test_interleavings.py plays against each other, and their initial states."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from celery_sqlbeat import lifecycle
-from celery_sqlbeat.lifecycle import Backoff, Ending, after_ended_lease, after_failure, after_success, given_back
-from celery_sqlbeat.model import Claim, HeldLease, JobDraft, JobRecord, StartedRun, StartRequest
+from celery_sqlbeat.model import Claim, HeldLease, JobDraft, JobRecord, StartedRun, StartRequest, lifecycle
+from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_ended_lease, after_failure, after_success, released
 from celery_sqlbeat.store import Store
 from tests.contract.stepping import Side
-from tests.contract.world import DISPATCH, NOON, World
+from tests.support.world import DISPATCH, NOON, World
 
 JOB = "job"
 
@@ -43,7 +42,7 @@ class Actor:
         self.worker = store.for_worker(f"worker-{name}")
         self.admin = store.for_admin()
         self.planner = world.planner_for()
-        self.start_id, self.run_id = world.ids.one(), world.ids.one()
+        self.start_id, self.run_id = world.ids.random_id(), world.ids.random_id()
 
     def by_hand(self, text: str, *values: object) -> None:
         """Write as an operator does, in a transaction."""
@@ -54,39 +53,39 @@ Operation = Callable[[Case, Actor], object]
 
 
 def claim(case: Case, me: Actor) -> object:
-    """What one beat's look for due jobs gives."""
+    """Return what one beat's look for due jobs gives."""
     found = me.beat.claim(me.planner, 10, DISPATCH)
     return [(one.run_id, one.fence, one.slot) for one in found.claims]
 
 
 def start(case: Case, me: Actor, start_id: str | None = None, celery_retries: int = 0) -> object:
-    """The message is delivered to a worker."""
+    """Deliver the message to a worker."""
     return me.worker.start([_request(case, start_id or me.start_id, celery_retries)])
 
 
 def start_and_finish(case: Case, me: Actor) -> object:
-    """A worker takes the message and is done with it at once."""
+    """Let a worker take the message and end its run at once."""
     started = me.worker.start([_request(case, me.start_id, 0)])
     return started, [me.worker.finish([(run, after_success())]) for run in started.values()]
 
 
 def finish(ending: Ending) -> Operation:
-    """A worker writes an outcome."""
+    """Let a worker write an outcome."""
     return lambda case, me: me.worker.finish([(_run(case), ending)])
 
 
 def reclaim(case: Case, me: Actor) -> object:
-    """A beat takes the leases that it has seen ended."""
+    """Let a beat take the leases that it has seen end."""
     return me.beat.reclaim([(lease, _after(lease)) for lease in case.ended if isinstance(_after(lease), Ending)])
 
 
-def extend_queued(case: Case, me: Actor) -> object:
-    """A beat publishes again what it has seen waiting too long."""
-    return me.beat.extend_queued([(lease, 240.0) for lease in case.ended])
+def postpone_start_deadline(case: Case, me: Actor) -> object:
+    """Let a beat publish again what it has seen waiting for too long."""
+    return me.beat.postpone_start_deadline([(lease, 240.0) for lease in case.ended])
 
 
 def update(case: Case, me: Actor) -> object:
-    """An administrator changes the job that was read."""
+    """Let an administrator change the job that was read."""
     draft = JobDraft(JOB, "app.other", "every 30s", None, None, None, None, None, True, None, NOON, None)
     return me.admin.update_job(draft, case.job.version, reschedule=True)
 
@@ -108,12 +107,12 @@ def _run(case: Case) -> StartedRun:
 
 
 def _after(lease: HeldLease) -> Any:
-    return after_ended_lease(lifecycle.EndedLease.of(lease), 5, can_republish=True)
+    return after_ended_lease(lifecycle.ExpiredLease.of(lease), 5, can_republish=True)
 
 
 ANY: dict[str, Operation] = {
     "claim": claim,
-    "free_strays": lambda case, me: me.beat.free_strays(120),
+    "release_orphan_locks": lambda case, me: me.beat.release_orphan_locks(120),
     "pause": lambda case, me: me.admin.pause(JOB, "stop"),
     "update": update,
     "cancel": lambda case, me: me.admin.cancel(JOB),
@@ -127,7 +126,7 @@ ANY: dict[str, Operation] = {
 CLAIMED: dict[str, Operation] = {
     "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)])(),
     "mark_dispatched": lambda case, me: me.beat.mark_dispatched([_claimed(case)])(),
-    "give_back": lambda case, me: me.beat.give_back([_claimed(case)], "no broker"),
+    "release_claims": lambda case, me: me.beat.release_claims([_claimed(case)], "no broker"),
     "start": start,
     "start_and_finish": start_and_finish,
 }
@@ -138,9 +137,9 @@ STARTED: dict[str, Operation] = {
     "succeed": finish(after_success()),
     "fail": finish(after_failure(0, 3, Backoff(), lambda: 0.0, "Boom")),
     "give up": finish(after_failure(3, 3, Backoff(), lambda: 0.0, "Boom")),
-    "un-start": finish(given_back("shut down")),
+    "un-start": finish(released("shut down")),
 }
-ENDED: dict[str, Operation] = {"reclaim": reclaim, "extend_queued": extend_queued}
+ENDED: dict[str, Operation] = {"reclaim": reclaim, "postpone_start_deadline": postpone_start_deadline}
 
 
 def _set(world: World, **columns: object) -> None:
@@ -211,7 +210,7 @@ def dispatched(world: World) -> Case:
 
 def outbox(world: World) -> Case:
     _set(world, NextRunTime=NOON + timedelta(hours=1))
-    world.admin.add_slot(world.ids.one(), str(world.job(JOB)["id"]))
+    world.admin.add_slot(world.ids.random_id(), str(world.job(JOB)["id"]))
     world.later(1)
     return Case(world)
 
@@ -236,7 +235,8 @@ def overlap_ended(world: World) -> Case:
     return case
 
 
-# In a state that differs from another one only by the clock, one of the two is an operation that looks at the clock.
+# In a state that differs from another one only by the clock, one of the two is an operation that
+# looks at the clock.
 STATES: list[tuple[Callable[[World], Case], dict[str, Operation]]] = [
     (due, ANY),
     (stray, ANY),

@@ -1,4 +1,6 @@
-"""Two sessions of one PostgreSQL database, stepped statement by statement: each waits before a statement for its turn.
+"""Two sessions of one PostgreSQL database, stepped statement by statement.
+
+Each waits before a statement for its turn.
 
 A session that waits for a lock of the other is found out from the server, and the other goes on.
 """
@@ -12,10 +14,10 @@ from typing import Any, cast
 import psycopg
 
 from celery_sqlbeat.errors import StoreError
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.faults import Fault
-from celery_sqlbeat.store.postgresql import Postgresql, PostgresqlSession
-from celery_sqlbeat.store.session import Row, Rows
+from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql, PostgresqlSession
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Fault
+from celery_sqlbeat.store.sql.session import Row, Rows
 
 READY, BLOCKED, ENDED = "ready", "blocked", "ended"
 _LOOK_SECONDS = 0.001  # a statement that takes longer may be waiting for a lock: ask the server
@@ -23,7 +25,7 @@ _LOST_SECONDS = 30.0  # a step that takes longer hangs
 
 
 class Side:
-    """One of the two: a database whose every statement waits for its turn, and the thread that uses it."""
+    """One side: a database whose every statement waits for its turn, and the thread using it."""
 
     def __init__(self, dialect: Postgresql, watch: psycopg.Connection[Row]) -> None:
         self.name = dialect.name
@@ -47,7 +49,10 @@ class Side:
         self.database = Database(self, sleep=lambda _: None)
 
     def connect(self) -> "SteppedSession":
-        """Open a session that asks for its turn; its commits need not reach the disk, and it may wait for long."""
+        """Open a session that asks for its turn.
+
+        Its commits need not reach the disk, and it may wait for long.
+        """
         inner = self._inner.connect()
         inner.script(
             "SET synchronous_commit = off; SET plan_cache_mode = force_generic_plan;"
@@ -95,14 +100,17 @@ class Side:
         raise AssertionError("a statement neither ends nor waits for a lock")
 
     def turn(self) -> None:
-        """Called by the session before a statement."""
+        """Wait for the turn; the session calls this before a statement."""
         if self.gated:
             self._arrived.put(READY)
             self._go.get()
 
 
 class SteppedSession:
-    """A session that waits for its turn before each statement; `begin` belongs to the statement after it."""
+    """A session that waits for its turn before each statement.
+
+    `begin` belongs to the statement after it.
+    """
 
     def __init__(self, inner: PostgresqlSession, side: Side) -> None:
         self._inner = inner
@@ -124,7 +132,7 @@ class SteppedSession:
         return cast(list[Row], self._turn(lambda: self._inner.fetch(name, rows, **scalars)))
 
     def by_hand(self, text: str, values: Sequence[object]) -> None:
-        """What an operator writes."""
+        """Write what an operator writes."""
         self._turn(lambda: self._inner._connection.execute(cast(Any, text), values))
 
     def commit(self) -> None:
@@ -170,7 +178,7 @@ def every_statement(sides: Sequence[Side], steps: list[int]) -> Sequence[int]:
 
 
 def whole_transactions(sides: Sequence[Side], steps: list[int]) -> Sequence[int]:
-    """A transaction that has begun goes on to its end."""
+    """Let each transaction that has begun go on to its end."""
     return (steps[-1],) if steps and sides[steps[-1]].in_transaction else (0, 1)
 
 
@@ -180,7 +188,7 @@ def second_in_one_go(sides: Sequence[Side], steps: list[int]) -> Sequence[int]:
 
 
 def play(sides: Sequence[Side], works: Sequence[Callable[[], object]], wish: Sequence[int], rule: Rule) -> Play:
-    """Run both works; `wish` says whose turn it is, and after its end the first side goes on first."""
+    """Run both works. `wish` says whose turn it is; after its end the first side goes on first."""
     done = Play()
     for side, work in zip(sides, works, strict=True):
         side.begin(work)

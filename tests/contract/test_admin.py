@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.lifecycle import DLQ, Ending
 from celery_sqlbeat.model import GapRecord, JobDraft, StartedRun
+from celery_sqlbeat.model.lifecycle import DLQ, Ending
 from tests.contract.conftest import Place
-from tests.contract.world import NOON, OVERLAP, World
+from tests.support.world import NOON, OVERLAP, World
 
 
 def draft(name: str, **fields: object) -> JobDraft:
@@ -85,7 +85,7 @@ def test_every_change_is_noticed(world: World) -> None:
     assert noticed()
     world.admin.delete("a")
     assert noticed()
-    assert world.beat.next_wake().changes == seen[-1]
+    assert world.beat.next_deadlines().changes == seen[-1]
     assert not noticed()
 
 
@@ -114,11 +114,11 @@ def test_a_resumed_job_has_the_record_of_what_was_skipped(world: World) -> None:
 def test_an_extra_slot_runs_at_once_and_leaves_the_schedule_alone(world: World) -> None:
     name = world.add(NextRunTime=NOON + timedelta(hours=1))
     assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
-    assert world.beat.next_wake().outbox_at == NOON
+    assert world.beat.next_deadlines().outbox_at == NOON
     run = world.running()
     assert (run.kind, run.job_name) == ("manual", name)
     world.finish(run)
-    assert world.beat.next_wake().due_at == NOON + timedelta(hours=1)
+    assert world.beat.next_deadlines().due_at == NOON + timedelta(hours=1)
 
 
 def test_an_extra_slot_waits_for_the_end_of_the_run(world: World) -> None:
@@ -131,7 +131,7 @@ def test_an_extra_slot_waits_for_the_end_of_the_run(world: World) -> None:
 
 
 def test_an_extra_slot_of_a_job_that_is_gone_is_refused(world: World) -> None:
-    assert not world.admin.add_slot(world.ids.run_ids(1)[0], world.ids.one())
+    assert not world.admin.add_slot(world.ids.run_ids(1)[0], world.ids.random_id())
 
 
 def test_two_extra_slots_run_one_after_the_other(world: World) -> None:
@@ -161,7 +161,7 @@ def test_a_running_job_is_deleted_when_its_run_has_ended(world: World) -> None:
     world.admin.delete(name)
     assert world.admin.jobs([name])[name].delete_requested == 1
     assert world.finish(run)
-    (row,) = world.beat.loose_rows(10)
+    (row,) = world.beat.rows_needing_repair(10)
     assert row.delete_requested
     world.beat.delete_requested([row.job_id])
     assert world.admin.jobs([name]) == {}
@@ -179,7 +179,7 @@ def test_a_running_job_is_deleted_by_force_and_its_run_is_cancelled(world: World
 
 
 def overlapping(world: World, name: str) -> StartedRun:
-    """A run that goes on by itself while its job is free."""
+    """Return a run that goes on by itself while its job is free."""
     claim = world.claim_one()
     run = world.start(claim)
     assert run is not None
@@ -196,7 +196,7 @@ def test_overlapping_runs_end_before_their_job_is_deleted(world: World) -> None:
     world.admin.delete(name)
     assert world.admin.jobs([name])[name].delete_requested == 1
     assert world.finish(runs[0])
-    (row,) = world.beat.loose_rows(10)
+    (row,) = world.beat.rows_needing_repair(10)
     assert world.beat.delete_requested([row.job_id]).done == set()
     assert world.finish(runs[1], Ending("retry", "failed", 60.0, 1))
     assert world.beat.delete_requested([row.job_id]).done == {row.job_id}
@@ -226,7 +226,7 @@ def test_what_waits_for_a_deleted_job_is_cancelled(world: World) -> None:
     world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
     world.admin.delete(name)
     assert world.states(name) == ["cancelled", "cancelled"]
-    assert world.beat.next_wake().outbox_at is None
+    assert world.beat.next_deadlines().outbox_at is None
 
 
 def dead_letter(world: World) -> str:
@@ -273,7 +273,7 @@ def test_dead_letters_are_purged_only_by_name(world: World) -> None:
     world.later(86400 * 365)
     world.admin.purge_history(86400, 100)
     assert world.admin.dead(10) == [letter]
-    assert world.admin.purge_dead([letter.run_id]) == {letter.run_id}
+    assert world.admin.purge_dead([letter.run_id]).done == {letter.run_id}
     assert world.admin.dead(10) == []
 
 
@@ -356,7 +356,7 @@ def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
     assert (other.jobs([name]), other.list_jobs(10), other.runs(10), other.dead(10)) == ({}, [], [], [])
     assert other.run(run.run_id) is None
     assert other.replay([(world.ids.run_ids(1)[0], run)]) == set()
-    assert other.purge_dead([run.run_id]) == set()
+    assert other.purge_dead([run.run_id]) == (set(), {})
     assert not other.delete(name)
     assert other.pause(name, "x") is None
     assert not other.add_slot(world.ids.run_ids(1)[0], run.job_id)
@@ -367,7 +367,7 @@ def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
 def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
     assert world.admin.add_jobs([]) == set()
     assert world.admin.replay([]) == set()
-    assert world.admin.purge_dead([]) == set()
+    assert world.admin.purge_dead([]) == (set(), {})
     assert world.beat.mark_published([])() == set()
     assert world.worker.start([]) == {}
     assert world.worker.extend([]).lost == set()

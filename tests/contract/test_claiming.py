@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from celery_sqlbeat.model import Claimable
-from tests.contract.world import DISPATCH, NOON, World
+from tests.support.world import DISPATCH, NOON, World
 
 
 def test_a_due_job_is_claimed_by_exactly_one_of_two_beats(world: World) -> None:
@@ -76,7 +76,7 @@ def test_a_batch_is_the_earliest_due_and_no_larger_than_asked(world: World) -> N
     names = [world.add(NextRunTime=NOON - timedelta(seconds=n)) for n in range(10)]
     claimed = world.claim(batch=4)
     assert {claim.job_name for claim in claimed.claims} == set(names[-4:])
-    assert claimed.looked_at == 4
+    assert claimed.jobs_read == 4
 
 
 def test_a_job_of_code_is_claimed_only_by_a_beat_that_has_the_code(world: World) -> None:
@@ -138,17 +138,17 @@ def test_a_once_job_runs_once_and_is_finished(world: World) -> None:
     job = world.job(name)
     assert (job["enabled"], job["disabledreason"], job["nextruntime"]) == (0, "finished", None)
     world.later(3600)
-    assert world.claim().looked_at == 0
+    assert world.claim().jobs_read == 0
 
 
 def test_a_lock_that_stands_for_no_run_is_freed_in_time(world: World) -> None:
     """A DBA may lock a row by hand with nothing but a name; it must not be locked for ever."""
     name = world.add(LockedBy="maintenance")
-    assert world.beat.free_strays(120) == []
+    assert world.beat.release_orphan_locks(120) == []
     world.later(119)
-    assert world.beat.free_strays(120) == []
+    assert world.beat.release_orphan_locks(120) == []
     world.later(2)
-    assert world.beat.free_strays(120) == [name]
+    assert world.beat.release_orphan_locks(120) == [name]
     assert world.job(name)["lockedby"] is None
 
 

@@ -1,4 +1,7 @@
-"""Every command against a real database: what it prints for people, what it prints for programs, how it exits."""
+"""Every command against a real database.
+
+What it prints for people, what it prints for programs, how it exits.
+"""
 
 import inspect
 import itertools
@@ -18,18 +21,19 @@ from celery.beat import BeatLazyFunc
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
+from celery_sqlbeat.api import Handle
 from celery_sqlbeat.cli import sqlbeat
-from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.handle import Handle
-from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import DLQ, RETRY, Ending, after_success
+from celery_sqlbeat.config.policy import policies_from_setting
+from celery_sqlbeat.config.settings import read_settings
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import Node, StartedRun, StartRequest
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import DLQ, RETRY, Ending, after_success
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import open_store
 
-# Click before 8.2 mixes standard error into the output unless it is told not to; later ones cannot be told.
+# Click before 8.2 mixes standard error into the output unless it is told not to; later ones cannot
+# be told.
 _SEPARATE: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
 RUNNER = CliRunner(**_SEPARATE)
 INSTANT = {"type": ["string", "null"], "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$"}
@@ -145,7 +149,21 @@ EXPLANATION = thing(
     remarks=many(TEXT),
 )
 FINDING = thing(level={"enum": ["error", "warning", "note"]}, name=TEXT, says=TEXT, remedy=TEXT)
-CHECK = thing(ok=FLAG, findings=many(FINDING))
+SYMBOL = thing(
+    symbol=TEXT,
+    part={"enum": ["worker", "beat"]},
+    kind={"enum": ["attribute", "called", "replaced", "named"]},
+    expected=many(TEXT),
+    since=TEXT,
+    required=FLAG,
+    feature=TEXT_OR_NULL,
+    lost=TEXT,
+    state={"enum": ["held", "missing", "not loaded"]},
+    difference=TEXT_OR_NULL,
+)
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+LIBRARIES = thing(versions=TEXTS, features_off=TEXTS, symbols=many(SYMBOL))
+CHECK = thing(ok=FLAG, findings=many(FINDING), libraries=LIBRARIES)
 HEALTH = thing(healthy=FLAG, problems=many(TEXT), warnings=many(TEXT))
 
 
@@ -154,12 +172,12 @@ def add(*numbers: int, k: int = 0) -> int:
 
 
 def pair(a: int, b: int) -> int:
-    """A task that takes two arguments."""
+    """Return a task that takes two arguments."""
     return a + b
 
 
 class Shop:
-    """An app on a database, its command line, and short words for what beats and workers would do."""
+    """An app on a database, its command line, and short words for the work of beats and workers."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self.conf: dict[str, Any] = {"sqlbeat_database_url": url, "sqlbeat_namespace": namespace}
@@ -212,7 +230,7 @@ class Shop:
         claims = self.store.for_beat("beat-1").claim(planner, 10, 15.0).claims
         (claim,) = (claim for claim in claims if claim.job_name == name)
         self.store.for_beat("beat-1").mark_published([(claim, 120.0)])()
-        request = StartRequest(claim.run_id, claim.claim_id, claim.fence, ids.one(), 0)
+        request = StartRequest(claim.run_id, claim.claim_id, claim.fence, ids.random_id(), 0)
         return self.store.for_worker("worker-1").start([request])[claim.run_id]
 
     def fire(self, name: str = "a", ending: Ending | None = None) -> StartedRun:
@@ -227,7 +245,7 @@ class Shop:
 
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database with tables in it, of each kind in turn."""
+    """Return a database with tables in it, of each kind in turn."""
     where = f"sqlite:///{tmp_path_factory.mktemp('commands') / 'jobs.db'}"
     if request.param == "postgresql":
         where = request.getfixturevalue("postgresql_database")()
@@ -395,7 +413,7 @@ def test_runs_are_listed_and_shown(shop: Shop) -> None:
     assert "dlq (retries exhausted)" in lines[0] and lines[1].endswith("success")
     assert shop.json(RUN, "runs", "show", run.run_id)["seconds"] >= 0
     text = shop.says("runs", "show", dead.run_id)
-    assert "ValueError: no [bold]" in text and text.endswith("\nTraceback ...\n")
+    assert "ValueError: no [bold]" in text and text.endswith("\n\n  Traceback ...\n")
 
 
 def test_dead_letters_are_listed_replayed_and_purged(shop: Shop) -> None:
@@ -472,6 +490,13 @@ def test_check_takes_warnings_for_no_error_unless_it_is_strict(shop: Shop) -> No
     assert not shop.json(CHECK, "check", "--timeout", "0.1", "--strict", exit_code=1)["ok"]
 
 
+def test_check_prints_the_table_of_symbols_that_no_library_promises(shop: Shop) -> None:
+    table = [line.split() for line in shop.says("check", "--timeout", "0.1", "--symbols").splitlines()]
+    assert table[0] == ["SYMBOL", "PART", "FOR", "SINCE", "STATE"]
+    state = {line[0]: (line[1], line[2], line[-1]) for line in table}
+    assert state["celery.worker.worker:WorkController._process_task_sem"] == ("worker", "required", "held")
+
+
 NEVER: dict[str, tuple[list[str], str, list[str]]] = {
     "too few arguments": (["--args", "[1]"], "Args = [1]", ["shop.pair", "'b'", "signature"]),
     "a wrong name": (["--args", "[1]", "--kwargs", '{"c": 2}'], "Kwargs = {'c': 2}", ["shop.pair", "'c'"]),
@@ -530,6 +555,21 @@ def test_a_task_that_this_app_does_not_have_is_only_warned_of(shop: Shop, tmp_pa
     assert "not registered" not in shop.run("jobs", "put", "c", "--task", "shop.add", "--schedule", "60").stderr
 
 
+def test_a_task_id_that_is_replaced_is_warned_of(shop: Shop, tmp_path: Path) -> None:
+    options = {"task_id": "mine", "queue": "slow"}
+    result = shop.run("jobs", "put", "a", "--task", "shop.add", "--schedule", "60", "--options", json.dumps(options))
+    assert result.exit_code == 0 and "Options.task_id 'mine' of job a is replaced" in result.stderr, result.stderr
+    assert "leave it out" in result.stderr
+    file = tmp_path / "jobs.jsonl"
+    lines = [{"name": name, "task": "shop.add", "schedule": 60, "options": options} for name in "bc"]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    result = shop.run("jobs", "import", str(file))
+    assert result.exit_code == 0 and result.stderr.count("Options.task_id 'mine' of job") == 2, result.stderr
+    del options["task_id"]
+    result = shop.run("jobs", "put", "a", "--task", "shop.add", "--schedule", "60", "--options", json.dumps(options))
+    assert "task_id" not in result.stderr
+
+
 def test_check_names_rows_that_are_set_aside_and_entries_of_the_code(shop: Shop) -> None:
     shop.app.conf.beat_schedule = {
         "good": {"task": "shop.add", "schedule": 60},
@@ -566,3 +606,98 @@ def test_init_may_be_repeated_and_raises_the_fences_after_a_restore(shop: Shop) 
     assert re.search(r"epoch \d+: the fences of [1-9]\d* jobs and runs are raised", text)
     assert shop.json(STATUS, "status")["epoch"] > 0
     assert shop.json(JOB, "jobs", "show", "a")["fence"] > 10**9
+
+
+# What people may write into a row: more lines, colours, a bell, a text that is read from right to
+# left.
+HOSTILE = "a\nforged  success\r\x1b[31m\x9b2J\a\u2028forged\u202e"
+
+
+@pytest.fixture
+def hostile_shop(shop: Shop) -> Shop:
+    """Return a shop whose every text is hostile.
+
+    Jobs in each state, their runs, a dead letter, a beat and a worker.
+    """
+    for name in ("waits", "held", "paused", "aside", "retries", "dead", "code", "unread"):
+        shop.put(name)
+    held, dead = shop.start("held"), shop.die("dead")
+    shop.fire("retries", Ending(RETRY, HOSTILE, 3600.0, 1, 0, HOSTILE, HOSTILE))
+    shop.beat.jobs.pause("paused", HOSTILE)
+    texts = {
+        "aside": {"Quarantine": HOSTILE},
+        "held": {"LockedBy": HOSTILE},
+        "code": {"CodeOwner": HOSTILE, "Schedule": "code"},
+        "unread": {"Schedule": HOSTILE, "TimeZone": HOSTILE, "Options": HOSTILE, "Args": HOSTILE},
+    }
+    for name, columns in texts.items():
+        sets = ", ".join(f"{column} = '{value}'" for column, value in columns.items())
+        shop.statement(f"UPDATE Jobs SET {sets} WHERE JobName = '{name}'")
+    shop.statement(f"UPDATE Jobs SET TaskName = '{HOSTILE}' WHERE JobName <> 'waits'")
+    shop.statement(f"UPDATE Jobs SET JobName = '{HOSTILE}' || JobName WHERE JobName LIKE '%'")
+    of_runs = ("JobName", "ClaimedBy", "StartedBy", "Reason", "Error", "Traceback")
+    for run in (held, dead):
+        sets = ", ".join(f"{column} = '{HOSTILE}'" for column in of_runs)
+        shop.statement(f"UPDATE JobRuns SET {sets} WHERE RunId = '{run.run_id}'")
+    details = {"refused": {HOSTILE + "waits": {"times": 5, "error": HOSTILE, "seconds_ago": 1.0}}}
+    shop.store.nodes().note(
+        Node("beat@a/1" + HOSTILE, "beat", HOSTILE, 1, HOSTILE, skew_seconds=9.0, details=json.dumps(details))
+    )
+    shop.store.nodes().note(Node("worker@b/1" + HOSTILE, "worker", HOSTILE, 2, HOSTILE, queues=json.dumps([HOSTILE])))
+    return shop
+
+
+PRINTING = [
+    ["jobs", "list"],
+    *(["jobs", "show", HOSTILE + name] for name in ("waits", "held", "paused", "aside", "retries", "code", "unread")),
+    *(["explain", HOSTILE + name] for name in ("waits", "held", "paused", "aside", "retries", "code", "unread")),
+    ["jobs", "export"],
+    ["runs", "list"],
+    ["runs", "show", "HELD"],
+    ["runs", "show", "DEAD"],
+    ["dead", "list"],
+    ["status"],
+    ["health"],
+    ["check", "--timeout", "0.1"],
+    ["jobs", "put", HOSTILE, "--task", "x", "--schedule", "60"],
+    ["jobs", "delete", HOSTILE + "waits"],  # asks
+    ["dead", "purge", "--job", HOSTILE],
+    ["jobs", "run-now", HOSTILE + "paused"],
+    ["jobs", "pause", HOSTILE + "waits"],
+    ["jobs", "resume", HOSTILE + "paused"],
+    ["dead", "replay", "--all"],
+    ["jobs", "adopt", "--owner", HOSTILE, "--yes"],
+    ["jobs", "delete", HOSTILE + "code", "--yes"],
+    ["jobs", "delete", HOSTILE + "held", "--yes"],
+]
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_no_text_of_a_row_forges_a_line_of_any_command(hostile_shop: Shop, as_json: bool) -> None:
+    for words in PRINTING:
+        if as_json and words[:2] != ["jobs", "export"]:
+            words = [*words, "--json"]
+        states = {"HELD": "running", "DEAD": "dlq"}
+        arguments = [
+            hostile_shop.beat.runs.list(state=states[each])[0].id if each in states else each for each in words
+        ]
+        result = hostile_shop.run(*arguments)
+        lines = (result.stdout + result.stderr).split("\n")
+        assert result.exit_code in (0, 1) and isinstance(result.exception, SystemExit | None), (words, result.exception)
+        assert [line for line in lines if not line.isprintable() or line.startswith("forged")] == [], words
+        assert any("forged" in line for line in lines), words
+
+
+def test_no_text_of_a_file_forges_a_line_of_an_import(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.jsonl"
+    wrong = [
+        {"name": HOSTILE, "task": "x", "schedule": 60},
+        {"name": "a", "task": "x", "schedule": HOSTILE},
+        {HOSTILE: 1},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in wrong), encoding="utf-8")
+    for words in ([], ["--json"]):
+        result = shop.run("jobs", "import", str(file), *words)
+        lines = (result.stdout + result.stderr).split("\n")
+        assert result.exit_code == 1 and any("forged" in line for line in lines)
+        assert [line for line in lines if not line.isprintable() or line.startswith("forged")] == []

@@ -1,10 +1,12 @@
-"""Connections that are slow, cut, refused or inherited: calls end in time, and no step is lost or done twice."""
+"""Connections that are slow, cut, refused or inherited.
+
+Calls end in time, and no step is lost or done twice.
+"""
 
 import itertools
 import os
 import re
 import secrets
-import select
 import socket
 import sqlite3
 import threading
@@ -16,21 +18,20 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError, TransientError
-from celery_sqlbeat.lifecycle import Ending, after_success, given_back
-from celery_sqlbeat.model import Mend, Node, Quarantine
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.breaker import Breaker
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.opening import dialect_for
-from celery_sqlbeat.store.session import Dialect
-from celery_sqlbeat.store.steps import run
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransientError
+from celery_sqlbeat.model import Node, Quarantine, Repair
+from celery_sqlbeat.model.lifecycle import Ending, after_success, released
+from celery_sqlbeat.store import Store, dialect_for
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Breaker
+from celery_sqlbeat.store.sql.session import Dialect
 from tests.contract.conftest import Place
-from tests.contract.world import NOON, World
 from tests.servers import server
+from tests.support.world import NOON, World
 
-# From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all the same.
+# From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all
+# the same.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 on_servers = pytest.mark.parametrize("place", ["postgresql", "mssql"], indirect=True)
@@ -41,7 +42,7 @@ TIMEOUT = 0.5
 
 
 class Cut:
-    """A dialect whose sessions lose their connection at the next commit, after or before it happens."""
+    """A dialect whose sessions lose their connection at the next commit, after or before it."""
 
     def __init__(self, inner: Dialect) -> None:
         self._inner = cast(Any, inner)
@@ -87,13 +88,6 @@ class CutSession:
         answer = self._inner.ask(name, rows, **scalars)
         return lambda: self._cut(answer)
 
-    @property
-    def file(self) -> Any:
-        return self._inner.file
-
-    def is_answered(self) -> Any:
-        return self._inner.is_answered()
-
     def commit(self) -> None:
         self._cut(self._inner.commit)
         self._in_transaction = False
@@ -108,20 +102,20 @@ class CutSession:
 
 
 def impatient(place: Place, world: World) -> Store:
-    """A store whose statements and calls give up soon."""
+    """Return a store whose statements and calls give up soon."""
     dialect = cast(Any, place.dialect())
     dialect._timeout = TIMEOUT
     return Store(Database(dialect, patience=PATIENCE), world.namespace)
 
 
 def backend_of(session: Any) -> int:
-    """The server's number of a session's connection."""
+    """Return the server's number of a session's connection."""
     ask = {"postgresql": "SELECT pg_backend_pid()", "mssql": "SELECT @@SPID"}[name_of(session)]
     return cast(int, session._connection.execute(ask).fetchone()[0])
 
 
 def name_of(session: Any) -> str:
-    """The database of a session."""
+    """Return the database of a session."""
     name = type(session).__name__.removesuffix("Session").lower()
     return "postgresql" if name == "pooled" else name
 
@@ -142,8 +136,8 @@ def write_by_hand(session: Any, text: str, *values: Any) -> None:
     session._connection.execute(text, values)
 
 
-def holding(place: Place, name: str, table: str = "Jobs") -> Any:
-    """A session whose transaction holds the row of a job, or those of its runs."""
+def run_lease(place: Place, name: str, table: str = "Jobs") -> Any:
+    """Return a session whose transaction holds the row of a job, or those of its runs."""
     holder = cast(Any, place.dialect()).connect()
     holder.begin()
     write_by_hand(holder, f"UPDATE {table} SET JobName = JobName WHERE JobName = ?", name)
@@ -219,13 +213,13 @@ def test_a_claim_that_nobody_could_ask_after_is_due_again_as_soon_as_the_databas
     store = Store(Database(cast(Any, dialect), patience=0.0, breaker=never, sleep=lambda _: None), world.namespace)
     beat = store.for_beat("beat-1")
     dialect.armed = when
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         world.claim(beat)
-    with pytest.raises(DatabaseAway):
-        beat.next_wake()
+    with pytest.raises(DatabaseUnavailable):
+        beat.next_deadlines()
     assert world.states(name) == (["claimed"] if when == "after it happened" else [])
     dialect.is_gone = False
-    starts_at = beat.next_wake().starts_at()
+    starts_at = beat.next_deadlines().starts_at()
     assert starts_at is not None and starts_at <= store.nodes().clock()
     (claim,) = world.claim(beat).claims
     assert (world.states(name), claim.slot.attempt) == (["claimed"], 1)
@@ -233,7 +227,7 @@ def test_a_claim_that_nobody_could_ask_after_is_due_again_as_soon_as_the_databas
 
 
 @pytest.mark.parametrize("when", ["after it happened", "before it happened"])
-@pytest.mark.parametrize("step", ["give_back", "mark_dispatched"])
+@pytest.mark.parametrize("step", ["release_claims", "mark_dispatched"])
 def test_a_release_without_an_answer_is_settled(world: World, place: Place, when: str, step: str) -> None:
     name = world.add()
     dialect = Cut(place.dialect())
@@ -241,9 +235,9 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
     beat = store.for_beat("beat-1")
     (claim,) = world.claim(beat).claims
     dialect.armed = when
-    done = beat.give_back([claim], "no broker") if step == "give_back" else beat.mark_dispatched([claim])()
+    done = beat.release_claims([claim], "no broker") if step == "release_claims" else beat.mark_dispatched([claim])()
     assert done == {claim.run_id}
-    assert world.states(name) == ["scheduled" if step == "give_back" else "dispatched"]
+    assert world.states(name) == ["scheduled" if step == "release_claims" else "dispatched"]
     assert world.job(name)["fence"] == 2
     store.close()
 
@@ -251,7 +245,7 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
 def test_a_locked_row_ends_the_call_in_time(world: World, place: Place) -> None:
     name = world.add()
     run = world.running()
-    holder = holding(place, name)
+    holder = run_lease(place, name)
     store = impatient(place, world)
     began = time.monotonic()
     with pytest.raises(DatabaseBusy):
@@ -275,7 +269,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def asking(world: World) -> list[int]:
-    """The backends that are at the end of a run."""
+    """Return the backends that are at the end of a run."""
     of_ours = "query LIKE 'WITH asked%' AND state = 'active' AND datname = current_database()"
     return [row["pid"] for row in world.sql(f"SELECT pid FROM pg_stat_activity WHERE {of_ours}")]
 
@@ -311,7 +305,7 @@ def test_a_mark_whose_session_is_cut_while_it_waits_is_made_again(world: World, 
 
 @on_servers
 @pytest.mark.parametrize("table", ["Jobs", "JobRuns"])
-@pytest.mark.parametrize("step", ["mark_dispatched", "give_back", "cancel", "mark_published", "reclaim"])
+@pytest.mark.parametrize("step", ["mark_dispatched", "release_claims", "cancel", "mark_published", "reclaim"])
 def test_what_a_beat_records_passes_by_a_row_that_is_locked(world: World, place: Place, table: str, step: str) -> None:
     locked, _ = world.add(), world.add()
     claims = world.claim().claims
@@ -320,16 +314,16 @@ def test_what_a_beat_records_passes_by_a_row_that_is_locked(world: World, place:
     left = {claim.run_id for claim in claims if claim.job_name == locked}
     if table == "JobRuns" and step == "mark_published":
         left = set()  # this one writes only to the job
-    holder = holding(place, locked, table)
+    holder = run_lease(place, locked, table)
 
     def act() -> set[str]:
-        if step == "give_back" or step == "cancel":
+        if step == "release_claims" or step == "cancel":
             found: set[str] = getattr(world.beat, step)(claims, "for a reason")
             return found
         if step == "mark_published":
             return world.beat.mark_published([(claim, 120.0) for claim in claims])()
         if step == "reclaim":
-            return world.beat.reclaim([(lease, given_back("not published in time")) for lease in world.beat.ended(10)])
+            return world.beat.reclaim([(lease, released("not published in time")) for lease in world.beat.ended(10)])
         return world.beat.mark_dispatched(claims)()
 
     began = time.monotonic()
@@ -344,11 +338,49 @@ def test_what_a_beat_records_passes_by_a_row_that_is_locked(world: World, place:
 
 
 @on_servers
+@pytest.mark.parametrize("table", ["Jobs", "JobRuns"])
+def test_ended_leases_that_somebody_keeps_locked_hide_no_others(world: World, place: Place, table: str) -> None:
+    """As many of them as a batch takes."""
+    names = [world.add() for _ in range(4)]
+    claims = world.claim().claims
+    world.publish(*claims)
+    world.later(1000)
+    everyone = {lease.job_name for lease in world.beat.ended(10)}
+    assert everyone == set(names)
+    (first, second) = (lease.job_name for lease in world.beat.ended(2))
+    holders = [run_lease(place, name, table) for name in (first, second)]
+    began = time.monotonic()
+    found = world.beat.ended(2)
+    assert {lease.job_name for lease in found} == everyone - {first, second}
+    taken = world.beat.reclaim([(lease, released("not published in time")) for lease in found])
+    assert taken == {lease.run_id for lease in found}
+    assert time.monotonic() - began < 1.0
+    for holder in holders:
+        holder.rollback()
+        holder.close()
+    assert {lease.job_name for lease in world.beat.ended(2)} == {first, second}
+
+
+@on_servers
+def test_runs_to_replace_that_somebody_keeps_locked_hide_no_others(world: World, place: Place) -> None:
+    names = [world.add(Policies='{"overlap": "replace"}') for _ in range(2)]
+    claims = world.claim().claims
+    world.publish(*claims)
+    assert all(world.start(claim) for claim in claims)
+    world.later(200)
+    (first,) = (run.job_name for run in world.beat.replaceable(1))
+    holder = run_lease(place, first)
+    assert [run.job_name for run in world.beat.replaceable(1)] == [name for name in names if name != first]
+    holder.rollback()
+    holder.close()
+
+
+@on_servers
 def test_an_attempt_that_is_locked_keeps_no_other_job_from_being_claimed(world: World, place: Place) -> None:
     locked = world.add()
     world.finish(world.running(), Ending("retry", "failed", 0.0, 1))
     free = world.add()
-    holder = holding(place, locked, "JobRuns")
+    holder = run_lease(place, locked, "JobRuns")
     began = time.monotonic()
     assert [claim.job_name for claim in world.claim().claims] == [free]
     assert world.claim().claims == []
@@ -364,97 +396,15 @@ def test_deletions_and_mends_pass_by_a_row_that_is_locked(world: World, place: P
     locked, free = world.add(), world.add()
     ids = {name: world.job(name)["id"] for name in (locked, free)}
     world.sql("UPDATE Jobs SET DeleteRequested = 1 WHERE Namespace = ?", world.namespace)
-    holder = holding(place, locked)
+    holder = run_lease(place, locked)
     began = time.monotonic()
     assert world.beat.delete_requested([str(each) for each in ids.values()]).done == {str(ids[free])}
-    assert world.beat.mend([Mend(str(ids[locked]), 0, NOON, None)]).done == set()
-    assert world.beat.mend([], [Quarantine(str(ids[locked]), locked, 0, "odd")]).done == set()
+    assert world.beat.repair_rows([Repair(str(ids[locked]), 0, NOON, None)]).done == set()
+    assert world.beat.repair_rows([], [Quarantine(str(ids[locked]), locked, 0, "odd")]).done == set()
     assert time.monotonic() - began < 1.0
     holder.rollback()
     holder.close()
     assert world.beat.delete_requested([str(ids[locked])]).done == {str(ids[locked])}
-
-
-def starting_in_steps(world: World) -> tuple[Any, Any]:
-    """A claim, and the start of its run in steps, by a session that has been used before."""
-    world.add("first")
-    world.running()
-    world.add("stepwise")
-    (claim,) = world.claim().claims
-    return claim, world.worker.starting([world.request(claim)])
-
-
-@on_postgresql
-def test_a_run_starts_in_steps_for_who_must_not_wait(world: World) -> None:
-    claim, steps = starting_in_steps(world)
-    waited: list[int] = []
-
-    def all_steps() -> Any:
-        started = yield from steps
-        assert set(started) == {claim.run_id}
-
-    for file in all_steps():
-        assert select.select([file], [], [], 30)[0]
-        waited.append(file)
-    assert waited
-    assert world.job("stepwise")["lockedby"] == "worker-1"
-
-
-@on_postgresql
-@pytest.mark.parametrize("begins_anew", ["at the question", "at the answer"])
-def test_a_step_whose_session_is_cut_is_left_to_who_may_wait(world: World, place: Place, begins_anew: str) -> None:
-    claim, steps = starting_in_steps(world)
-    sessions = cast(Any, world.store.database._lender)._idle
-    backends = [backend_of(session) for session in sessions]
-    if begins_anew == "at the question":
-        for backend in backends:
-            cut(world, backend)
-        found = next(steps)
-    else:
-        holder = holding(place, "stepwise")
-        file = next(steps)
-        for backend in backends:
-            cut(world, backend)
-        assert select.select([file], [], [], 30)[0]
-        holder.rollback()
-        holder.close()
-        found = next(steps)
-    while found is not None:
-        assert select.select([found], [], [], 30)[0]
-        found = next(steps)
-    assert set(run(steps)) == {claim.run_id}
-
-
-@on_postgresql
-def test_steps_that_a_child_inherits_and_drops_stay_its_parents(world: World) -> None:
-    claim, steps = starting_in_steps(world)
-    (session,) = cast(Any, world.store.database._lender)._idle
-    backend = backend_of(session)
-    next(steps)
-    in_a_child(steps.close)
-    assert set(run(steps)) == {claim.run_id}
-    assert backend_of(session) == backend
-
-
-@on_postgresql
-def test_a_server_that_does_not_answer_is_given_up_by_who_takes_the_steps(world: World, place: Place) -> None:
-    world.add("stepwise")
-    (claim,) = world.claim().claims
-    store = impatient(place, world)
-    store.database.read("read_clock")
-    (session,) = cast(Any, store.database._lender)._idle
-    session._connection.patience = 0.1
-    holder = holding(place, "stepwise")
-    steps = store.for_worker("worker-1").starting([world.request(claim)])
-    deadline = time.monotonic() + 30
-    while next(steps) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert session._connection.closed
-    holder.rollback()
-    holder.close()
-    assert set(run(steps)) == {claim.run_id}
-    store.close()
 
 
 @on_postgresql
@@ -553,7 +503,7 @@ def test_a_child_that_closes_its_store_closes_nothing_of_its_parent(world: World
 
 
 def test_what_a_child_commits_to_sqlite_stays_though_its_parent_closes(tmp_path: Path) -> None:
-    """The parent, last to close in its own eyes, must not delete the log that the child writes to."""
+    """The parent closes last in its own eyes, but must keep the log that the child writes to."""
     address = database_url(f"sqlite:///{tmp_path / 'jobs.db'}")
     store = Store(Database(dialect_for(address, 5.0)))
     store.migrate()
@@ -605,7 +555,7 @@ def test_a_database_that_is_not_there_is_told_soon_in_one_line(address: str) -> 
     secret = secrets.token_hex(8)
     database = Database(dialect_for(database_url(address.format(secret)), 1.0), patience=PATIENCE)
     began = time.monotonic()
-    with pytest.raises(DatabaseAway) as caught:
+    with pytest.raises(DatabaseUnavailable) as caught:
         database.read("read_clock")
     assert time.monotonic() - began < LONGEST
     assert "\n" not in str(caught.value)
@@ -621,7 +571,7 @@ def test_a_server_that_never_answers_is_given_up_in_time(scheme: str) -> None:
         address = f"{scheme}://beat:x@127.0.0.1:{silent.getsockname()[1]}/jobs"
         database = Database(dialect_for(database_url(address), TIMEOUT), patience=PATIENCE)
         began = time.monotonic()
-        with pytest.raises(DatabaseAway):
+        with pytest.raises(DatabaseUnavailable):
             database.read("read_clock")
         assert time.monotonic() - began < 8
 
@@ -637,6 +587,6 @@ def test_a_login_that_is_refused_is_not_tried_again(world: World, place: Place) 
     database = Database(dialect_for(refused, 2.0), sleep=slept.append)
     with pytest.raises(StoreError) as caught:
         database.read("read_clock")
-    assert not isinstance(caught.value, DatabaseAway)
+    assert not isinstance(caught.value, DatabaseUnavailable)
     assert "s3cret-word" not in str(caught.value)
     assert slept == []

@@ -1,4 +1,4 @@
-"""The fence of a name never repeats and never falls, whoever deletes the job and defines it again."""
+"""The fence of a name never repeats or falls, whoever deletes the job and defines it again."""
 
 import threading
 from datetime import timedelta
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from celery_sqlbeat.model import JobDraft
-from celery_sqlbeat.store.recovery import STEP
-from celery_sqlbeat.store.statements import sql_folder
-from tests.contract.world import NOON, World
+from celery_sqlbeat.store.sql.migrations import STEP
+from celery_sqlbeat.store.sql.session import sql_folder
+from tests.support.world import NOON, World
 
 DRAFT = JobDraft("", "app.task", "every 60s", None, None, None, None, None, True, None, NOON, None)
 KEEP = 30 * 86400.0
@@ -21,7 +21,7 @@ def fence(world: World, name: str) -> int:
 
 
 def run_once(world: World, name: str = "nightly") -> list[int]:
-    """The fences of one run, from its claim to its end."""
+    """Return the fences of one run, from its claim to its end."""
     world.change(name, NextRunTime=world.now)
     claim = world.claim_one()
     world.publish(claim)

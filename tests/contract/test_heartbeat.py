@@ -1,19 +1,19 @@
-"""Heartbeats: a lease lives as long as its holder says so, and no longer than until somebody takes it."""
+"""Heartbeats: a lease lives as long as its holder says, unless it is taken over."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import given_back, left_to_strategy
 from celery_sqlbeat.model import Claim, StartedRun, StartRequest, Unbegun
-from celery_sqlbeat.store.protocol import Extended
+from celery_sqlbeat.model.lifecycle import left_to_strategy, released
+from celery_sqlbeat.store.protocols import Extended
 from tests.contract.conftest import Place
-from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
+from tests.support.world import LEASE, NOON, OVERLAP, World, as_instant
 
 
 def overlapping(world: World) -> StartedRun:
-    """A running run of a job whose runs may overlap."""
+    """Return a running run of a job whose runs may overlap."""
     world.add(Policies=OVERLAP)
     claim = world.claim_one()
     world.beat.mark_dispatched([claim])()
@@ -78,7 +78,7 @@ def test_a_heartbeat_needs_run_claim_and_fence_each(world: World, field: str) ->
     leased, held = world.running(), overlapping(world)
     world.later(5)
     for run in (leased, held):
-        wrong: dict[str, Any] = {field: run.fence - 1 if field == "fence" else world.ids.one()}
+        wrong: dict[str, Any] = {field: run.fence - 1 if field == "fence" else world.ids.random_id()}
         forged = run._replace(**wrong)
         assert world.worker.extend([(forged, 3600)]).lost == {forged.run_id}
     assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=LEASE)
@@ -129,7 +129,7 @@ def test_a_heartbeat_of_the_attempt_before_it_was_un_started_is_lost(world: Worl
     """Run and attempt are the same again; claim and fence tell the two holders apart."""
     world.add()
     zombie = world.running()
-    world.finish(zombie, given_back("shutdown"))
+    world.finish(zombie, released("shutdown"))
     run = world.running()
     assert run.run_id == zombie.run_id
     assert world.worker.extend([(zombie, LEASE)]).lost == {zombie.run_id}
@@ -165,7 +165,7 @@ def test_an_overlapping_run_that_was_taken_for_lost_is_lost(world: World) -> Non
 def test_a_row_that_somebody_keeps_locked_is_neither_lost_nor_in_the_way_of_the_others(
     world: World, place: Place, columns: dict[str, Any]
 ) -> None:
-    """An operator's open transaction on one job must not end the leases of everything that a worker runs."""
+    """An operator's open transaction on one job must not end all leases of a worker."""
     if place.address.startswith("sqlite"):
         pytest.skip("SQLite locks no single rows")
     runs = []
@@ -196,7 +196,7 @@ def test_a_row_that_somebody_keeps_locked_is_neither_lost_nor_in_the_way_of_the_
 def test_one_statement_extends_more_leases_than_any_worker_holds(world: World) -> None:
     world.add()
     run = world.running()
-    others = [run._replace(run_id=world.ids.one(), job_id=world.ids.one()) for _ in range(2500)]
+    others = [run._replace(run_id=world.ids.random_id(), job_id=world.ids.random_id()) for _ in range(2500)]
     lost, busy = world.worker.extend([(one, LEASE) for one in (run, *others)])
     assert lost == {one.run_id for one in others} and busy == set()
 
@@ -257,4 +257,4 @@ def test_a_run_that_was_let_go_by_its_worker_is_dispatched_and_begins_no_more(wo
     assert world.start(claim) is None
     overlapped = overlapping(world)
     assert world.finish(overlapped, left_to_strategy())
-    assert world.worker.start([StartRequest(*overlapped[:3], world.ids.one(), 0)]) == {}
+    assert world.worker.start([StartRequest(*overlapped[:3], world.ids.random_id(), 0)]) == {}

@@ -1,7 +1,8 @@
-"""Every two operations on one job, from two sessions, in every order of their statements, on PostgreSQL.
+"""Any two operations on one job, from two sessions, in every order of statements, on PostgreSQL.
 
-Under READ COMMITTED a statement that waited for a row judges that row anew, but what it joined stays as it was before.
-Whatever the order, the end must be one that whole transactions one after the other can reach.
+Under READ COMMITTED a statement that waited for a row judges that row anew, but what it joined
+stays as it was before. Whatever the order, the end must be one that whole transactions one after
+the other can reach.
 """
 
 import itertools
@@ -14,15 +15,15 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat import lifecycle
+from celery_sqlbeat.model import lifecycle
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.faults import Fault
-from celery_sqlbeat.store.postgresql import Postgresql
+from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Fault
 from tests.contract.conftest import Place
 from tests.contract.operations import ENDED, JOB, STATES, Actor, Case, Operation
 from tests.contract.stepping import Side, every_statement, plays, second_in_one_go, whole_transactions
-from tests.contract.world import World
+from tests.support.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["postgresql"], indirect=True)]
 
@@ -32,10 +33,10 @@ PASSED_OVER = {  # what never waits: it passes by what the other one holds
     "extend": [frozenset({"extend_leases"}), frozenset({"extend_held"})],
     "mark_published": [frozenset({"mark_published"})],
     "mark_dispatched": [frozenset({"release_at_once"})],
-    "give_back": [frozenset({"release_at_once"})],
+    "release_claims": [frozenset({"release_at_once"})],
     "reclaim": [frozenset({"release_at_once"})],
-    "extend_queued": [frozenset({"extend_queued"})],
-    "free_strays": [frozenset({"free_strays"})],
+    "postpone_start_deadline": [frozenset({"postpone_start_deadline"})],
+    "release_orphan_locks": [frozenset({"release_orphan_locks"})],
 }
 
 
@@ -89,7 +90,8 @@ class Bench:
                 side.passes_over = passed
                 allowed |= self._serial(works, set())
                 side.passes_over = frozenset()
-        # An operation that changes nothing, before and after the other one, is tried at each point of the other only.
+        # An operation that changes nothing, before and after the other one, is tried at each point
+        # of the other only.
         idle = [at for at in (0, 1) if rows == {alone[1 - at]}]
         rule = every_statement
         if idle:
@@ -189,7 +191,7 @@ def _first_in_one_go(sides: Sequence[Side], steps: list[int]) -> Sequence[int]:
 
 
 def _broken(names: tuple[str, str], results: Sequence[Any], found: dict[str, Any]) -> str:
-    """What is wrong whatever the serial orders give; empty where nothing is."""
+    """Return what is wrong whatever the serial orders give; empty where nothing is."""
     if all(name.startswith(("claim", "start_and_finish")) or name == "start" for name in names):
         begun = [result[0] if isinstance(result, tuple) else result for result in results]
         if all(begun) and (names[0] == "claim") == (names[1] == "claim"):
@@ -228,7 +230,7 @@ ROUNDS = 15
 
 
 def test_overlapping_batches_in_any_order_never_deadlock(world: World, place: Place) -> None:
-    """Every statement locks the jobs in the order of their runs, whatever the order in which it was given them."""
+    """Every statement locks the jobs in the order of their runs, however they were given."""
     for _ in range(BATCH):
         world.add()
     claims = world.claim().claims

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.world import OVERLAP, World
+from tests.support.world import OVERLAP, World
 
 PAGE = (Path(__file__).parents[2] / "docs/dba.md").read_text()
 TABLES = ("Jobs", "JobRuns")
@@ -14,7 +14,7 @@ TABLES = ("Jobs", "JobRuns")
 
 @pytest.fixture
 def written(world: World) -> Iterator[Callable[[], tuple[int, int]]]:
-    """The rows of Jobs and JobRuns written since the last time it was asked."""
+    """Yield the rows of Jobs and JobRuns written since the last time it was asked."""
     if world.store.database.dialect.name != "sqlite":
         pytest.skip("the statements are the same, the triggers that count them are SQLite's")
     for table in TABLES:

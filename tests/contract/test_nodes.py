@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from celery_sqlbeat.model import Node
-from tests.contract.world import NOON, World
+from tests.support.world import NOON, World
 
 BEAT = Node(
     "beat@host/1", "beat", "host", 1, "0.1.0", "release-1", '["celery"]', "print", 0.25, 3, "shop", '["a"]', '{"b": 1}'

@@ -1,9 +1,12 @@
-"""What the other beats are told: a run that leaves its job due at another instant than its claim had planned."""
+"""What the other beats are told.
+
+A run that leaves its job due at another instant than its claim had planned.
+"""
 
 from datetime import timedelta
 
-from celery_sqlbeat.lifecycle import Ending, given_back
-from tests.contract.world import World
+from celery_sqlbeat.model.lifecycle import Ending, released
+from tests.support.world import World
 
 
 def test_a_run_that_ends_as_planned_bothers_nobody(world: World) -> None:
@@ -22,7 +25,7 @@ def test_a_run_longer_than_its_interval_leaves_a_due_job_and_says_so(world: Worl
     world.later(90)
     world.finish(run)
     assert world.beat.changes() > before
-    assert world.beat.next_wake().due_at is not None
+    assert world.beat.next_deadlines().due_at is not None
 
 
 def test_a_retry_is_announced(world: World) -> None:
@@ -45,7 +48,7 @@ def test_a_claim_given_back_is_announced(world: World) -> None:
     world.add()
     claim = world.claim_one()
     before = world.beat.changes()
-    world.beat.give_back([claim], "the broker is away")
+    world.beat.release_claims([claim], "the broker is away")
     assert world.beat.changes() > before
 
 
@@ -58,9 +61,45 @@ def test_a_run_whose_next_slot_was_moved_by_hand_is_announced(world: World) -> N
     assert world.beat.changes() > before
 
 
+def test_the_end_of_a_run_that_a_deletion_waits_for_is_announced(world: World) -> None:
+    name = world.add(Schedule="cron * * * * *")
+    run = world.running()
+    world.admin.delete(name)
+    before = world.beat.changes()
+    world.later(10)
+    world.finish(run)
+    assert world.beat.changes() > before
+
+
+def test_the_end_of_the_last_overlapping_run_of_a_job_that_goes_is_announced(world: World) -> None:
+    name = world.add(Schedule="cron * * * * *", Policies='{"overlap": "allow"}')
+    claim = world.claim_one()
+    world.beat.mark_dispatched([claim])()
+    run = world.start(claim)
+    assert run is not None
+    world.admin.delete(name)
+    before = world.beat.changes()
+    world.later(10)
+    assert world.finish(run)
+    assert world.beat.changes() > before
+    (row,) = world.beat.rows_needing_repair(10)
+    assert world.beat.delete_requested([row.job_id]).done == {row.job_id}
+
+
+def test_a_lease_that_is_taken_over_tells_of_a_deletion(world: World) -> None:
+    name = world.add(Schedule="cron * * * * *")
+    world.running()
+    world.admin.delete(name)
+    before = world.beat.changes()
+    world.later(1000)
+    ended = world.beat.ended(10)
+    assert world.beat.reclaim([(lease, Ending("dlq", "lease lost")) for lease in ended])
+    assert world.beat.changes() > before
+
+
 def test_a_run_that_was_not_begun_is_announced(world: World) -> None:
     world.add()
     run = world.running()
     before = world.beat.changes()
-    world.finish(run, given_back("the worker stops"))
+    world.finish(run, released("the worker stops"))
     assert world.beat.changes() > before

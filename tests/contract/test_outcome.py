@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import Backoff, Ending, after_failure, after_lost_lease, after_success, given_back
 from celery_sqlbeat.model import StartedRun
-from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
+from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_failure, after_lost_lease, after_success, released
+from tests.contract.conftest import Place
+from tests.support.world import LEASE, NOON, OVERLAP, World, as_instant
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -16,12 +17,12 @@ BACKOFF = Backoff(base=8.0, factor=2.0, longest=600.0)
 
 
 def failed(run: StartedRun, error: str | None = None, random: float = 1.0) -> Ending:
-    """What a worker decides about a run that raised; `random` is the jitter's draw."""
+    """Return what a worker decides about a run that raised; `random` is the jitter's draw."""
     return after_failure(run.failures, run.max_retries, BACKOFF, lambda: random, error)
 
 
 def lost(run: StartedRun, limit: int = 5, counted: bool = True) -> Ending:
-    """What is decided about a run whose lease was lost."""
+    """Return what is decided about a run whose lease was lost."""
     return after_lost_lease(run.lost_leases, limit, counted=counted)
 
 
@@ -52,7 +53,7 @@ def test_an_outcome_needs_run_claim_and_fence_each(world: World, field: str, col
     name = world.add(**columns)
     run = world.running()
     before = world.job(name), world.runs(name)
-    for other in (run.fence - 1, run.fence + 1) if field == "fence" else (world.ids.one(), world.ids.one()):
+    for other in (run.fence - 1, run.fence + 1) if field == "fence" else (world.ids.random_id(), world.ids.random_id()):
         wrong: dict[str, Any] = {field: other}
         assert not world.finish(run._replace(**wrong))
     assert (world.job(name), world.runs(name)) == before
@@ -284,7 +285,7 @@ def test_an_operators_next_run_wins_also_while_the_slot_waits_to_be_claimed_agai
     claim = world.claim_one()
     changed = NOON + timedelta(hours=5)
     world.change(name, NextRunTime=changed)
-    world.beat.give_back([claim], "no broker")
+    world.beat.release_claims([claim], "no broker")
     world.finish(world.running())
     assert world.instant(name, "nextruntime") == changed
 
@@ -321,24 +322,71 @@ def test_a_retry_written_by_hand_begins_the_schedule_of_a_job_without_a_next_run
     assert (world.job(name)["enabled"], world.instant(name, "nextruntime")) == (1, NOON + MINUTE)
 
 
-def test_a_dead_letter_of_a_slot_that_was_run_again_by_hand_can_be_replayed(world: World) -> None:
-    name = world.add(Policies='{"max_retries": 0}')
+def replayed(world: World) -> list[int]:
+    """Replay all dead letters at once; returns the numbers of the attempts that followed."""
+    letters = world.admin.dead(10)
+    made = world.admin.replay(list(zip(world.ids.run_ids(len(letters)), letters, strict=True)))
+    runs = [world.admin.run(run_id) for run_id in made]
+    return sorted(run.attempt for run in runs if run is not None)
+
+
+def twice_dead(world: World, **columns: Any) -> str:
+    """One slot with two dead letters, as an operator gets it who moves a job back."""
+    name = world.add(Policies='{"max_retries": 0}', **columns)
     for _ in range(2):
-        world.finish(world.running(), Ending("dlq", "retries exhausted", None, 1))
         world.change(name, NextRunTime=NOON)
+        world.finish(world.running(), Ending("dlq", "retries exhausted", None, 1))
+    return name
+
+
+def test_of_two_dead_letters_of_a_slot_only_the_newest_is_replayed(world: World) -> None:
+    name = twice_dead(world)
+    assert replayed(world) == [3]
+    assert replayed(world) == [], "its attempt is open"
+    world.finish(world.running(), Ending("dlq", "retries exhausted", None, 1))
+    assert replayed(world) == [4]
     world.finish(world.running())
-    new = world.ids.run_ids(2)
-    letters = list(zip(new, world.admin.dead(10), strict=True))
-    assert world.admin.replay(letters) == set(new)
-    world.finish(world.running())
-    world.finish(world.running())
-    assert [(row["attempt"], row["state"]) for row in world.runs(name)] == [
-        (1, "dlq"),
-        (2, "dlq"),
-        (3, "success"),
-        (4, "success"),
-        (5, "success"),
+    assert [(row["attempt"], row["state"], row["reason"]) for row in world.runs(name)] == [
+        (1, "dlq", "retries exhausted"),
+        (2, "dlq", "replayed"),
+        (3, "dlq", "replayed"),
+        (4, "success", None),
     ]
+    assert replayed(world) == [], "its slot has succeeded"
+
+
+def test_a_dead_letter_is_not_replayed_while_an_earlier_attempt_of_its_slot_goes_on(world: World) -> None:
+    """Overlapping runs of one slot, whose job was moved back while the first of them ran."""
+    name = world.add(Policies='{"max_retries": 0, "overlap": "allow"}')
+    first = world.start(world.forgotten())
+    assert first is not None
+    world.change(name, NextRunTime=NOON)
+    second = world.start(world.forgotten())
+    assert second is not None and world.finish(second, Ending("dlq", "retries exhausted", None, 1))
+    assert replayed(world) == []
+    assert world.finish(first, Ending("dlq", "retries exhausted", None, 1))
+    assert replayed(world) == [3]
+
+
+def test_two_administrators_replay_a_slot_once(world: World, place: Place) -> None:
+    """Both have read the dead letters before either of them replays one."""
+    twice_dead(world)
+    letters = world.admin.dead(10)
+    other = place.store(world.namespace)
+    try:
+        made = world.admin.replay(list(zip(world.ids.run_ids(2), letters, strict=True)))
+        assert len(made) == 1
+        assert other.for_admin().replay(list(zip(world.ids.run_ids(2), letters, strict=True))) == set()
+    finally:
+        other.close()
+
+
+def test_a_dead_letter_is_not_replayed_beside_a_slot_that_a_beat_has_claimed_again(world: World) -> None:
+    name = twice_dead(world)
+    world.change(name, NextRunTime=NOON)
+    claim = world.claim_one()
+    assert claim.slot.attempt == 3
+    assert replayed(world) == []
 
 
 # Failure
@@ -458,7 +506,7 @@ def test_uncounted_losses_are_no_reason_to_give_up(world: World) -> None:
 def test_a_run_that_was_un_started_is_claimed_again_under_the_same_attempt(world: World) -> None:
     name = world.add()
     first = world.running()
-    assert world.finish(first, given_back("shutdown"))
+    assert world.finish(first, released("shutdown"))
     assert world.states(name) == ["scheduled"]
     claim = world.claim_one()
     assert (claim.run_id, claim.slot.attempt) == (first.run_id, 1)
@@ -696,3 +744,36 @@ def test_a_slot_that_ended_with_a_later_attempt_is_told_once_with_those_before(w
     assert slot.earlier == ((first.run_id, 1),)
     results.ended([second.run_id, first.run_id])
     assert results.unended(10, 60.0) == []
+
+
+def test_an_outcome_of_an_earlier_try_ends_nothing_that_a_later_one_has_begun(world: World) -> None:
+    """A worker that was cut off writes late.
+
+    Celery's retry of the run goes on elsewhere by then.
+    """
+    name = world.add()
+    claim = world.claim_one()
+    world.publish(claim)
+    first = world.start(claim)
+    other = world.store.for_worker("worker-2")
+    second = other.start([world.request(claim, celery_retries=1)])[claim.run_id]
+    assert first is not None and (first.fence, first.claim_id) == (second.fence, second.claim_id)
+    assert world.worker.finish([(first, lost(first))]) == {claim.run_id}
+    assert (world.job(name)["lockedby"], world.states(name)) == ("worker-2", ["running"])
+    assert other.finish([(second, after_success())]) == set()
+    assert world.states(name) == ["success"]
+
+
+def test_an_outcome_of_an_earlier_try_ends_no_later_one_beside_other_runs(world: World) -> None:
+    """The same where runs of the job may overlap: the run's own row decides."""
+    name = world.add(Policies=OVERLAP)
+    claim = world.claim_one()
+    world.publish(claim)
+    first = world.start(claim)
+    other = world.store.for_worker("worker-2")
+    second = other.start([world.request(claim, celery_retries=1)])[claim.run_id]
+    assert first is not None
+    assert world.worker.finish([(first, lost(first))]) == {claim.run_id}
+    assert world.states(name) == ["running"]
+    assert other.finish([(second, after_success())]) == set()
+    assert world.states(name) == ["success"]

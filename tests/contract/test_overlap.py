@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.diagnosis.reading import read_slow
-from celery_sqlbeat.lifecycle import DLQ, LEFT_TO_OTHERS, RETRY, SUCCESS, Ending
+from celery_sqlbeat.checks.gather import read_slow
+from celery_sqlbeat.config.policy import policies_from_setting
 from celery_sqlbeat.model import StartedRun
-from celery_sqlbeat.policy import policies_from_setting
-from tests.contract.world import NOON, World
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import DLQ, LEFT_TO_OTHERS, RETRY, SUCCESS, Ending
+from tests.contract.conftest import Place
+from tests.support.world import NOON, World
 
 SECOND = timedelta(seconds=1)
 LONG = 3.3  # seconds that each run takes, with a slot every 2 s
@@ -32,7 +33,7 @@ def run_for(world: World, seconds: float = LONG, ending: Ending | None = None) -
 
 
 def history(world: World, name: str) -> list[tuple[float, str, str | None, int]]:
-    """Each row as the seconds from noon to its first slot, its state, its reason and how many slots it stands for."""
+    """Each row as seconds from noon to its first slot, state, reason and number of slots."""
     return [
         ((_instant(row["scheduledfor"]) - NOON) / SECOND, row["state"], row["reason"], row["slotcount"])
         for row in world.runs(name)
@@ -62,7 +63,7 @@ def test_a_job_that_skips_runs_at_its_next_point_and_records_what_came_due(world
     for turn in range(3):
         run_for(world)
         assert world.claim().claims == [], "what came due during the run does not run"
-        assert world.claim().looked_at == 0
+        assert world.claim().jobs_read == 0
         world.at(NOON + (turn + 1) * 4 * SECOND)
     assert history(world, name) == [
         (0, "success", None, 1),
@@ -85,7 +86,7 @@ def test_a_job_that_skips_keeps_to_its_crontab(world: World) -> None:
 def test_a_fixed_delay_has_nothing_to_skip(world: World) -> None:
     name = add(world, "skip", cadence="fixed_delay")
     run_for(world, 7.0)
-    assert world.claim().looked_at == 0
+    assert world.claim().jobs_read == 0
     world.later(2)
     assert world.claim_one().slot.scheduled_for == NOON + 9 * SECOND
     assert [row[1] for row in history(world, name)] == ["success", "claimed"]
@@ -134,7 +135,7 @@ def test_an_extra_slot_that_runs_long_skips_the_schedules_own(world: World) -> N
     name = add(world, "skip", "every 60s")
     world.change(name, NextRunTime=NOON + 60 * SECOND)
     job = world.admin.jobs([name])[name]
-    assert world.admin.add_slot(world.ids.one(), job.job_id)
+    assert world.admin.add_slot(world.ids.random_id(), job.job_id)
     run_for(world, 90)
     assert world.claim().claims == []
     assert world.instant(name, "nextruntime") == NOON + 120 * SECOND
@@ -145,7 +146,7 @@ def test_a_slot_that_waited_for_the_broker_skips_nothing(world: World) -> None:
     """No run went on: what was missed is a matter of misfire, and the latest slot runs."""
     name = add(world, "skip", cadence="fixed_rate")
     claim = world.claim_one()
-    world.beat.give_back([claim], "the broker is away")
+    world.beat.release_claims([claim], "the broker is away")
     world.later(7)
     claim = world.claim_one()
     world.beat.mark_dispatched([claim])()
@@ -165,7 +166,7 @@ def test_a_run_is_replaced_when_the_next_slot_comes(world: World) -> None:
     name = add(world, "replace")
     run = world.running()
     assert world.beat.replaceable(10) == []
-    assert world.beat.next_wake().ends_at() == NOON + 2 * SECOND
+    assert world.beat.next_deadlines().ends_at() == NOON + 2 * SECOND
     world.later(2)
     assert replaceable(world)["started"] == 1
     assert world.beat.replace([replaceable(world)["run"]]) == {run.run_id}
@@ -212,13 +213,69 @@ def test_what_waits_in_the_queue_is_not_replaced_but_looked_at_again_with_the_ne
     assert world.planner.makes_room(replaceable(world)["run"]) == (True, None)
 
 
+def test_a_run_is_not_replaced_by_what_was_read_before_another_beat_postponed_it(world: World, place: Place) -> None:
+    """Both beats read the slot that has come.
+
+    The first while the run is queued, the second after its start.
+    """
+    name = add(world, "replace")
+    claim = world.claim_one()
+    world.publish(claim)
+    world.later(3)
+    queued = world.beat.replaceable(10)
+    assert world.start(claim) is not None
+    second = place.store(world.namespace)
+    try:
+        other = second.for_beat("beat-2")
+        started = other.replaceable(10)
+        assert [run.started for run in started] == [1]
+        world.beat.postpone_replacing([(run, NOON + 4 * SECOND) for run in queued])
+        assert other.replace(started) == set(), "the slot that makes room is a later one now"
+        assert world.states(name) == ["running"]
+        world.later(1)
+        assert other.replace(started) == {claim.run_id}
+    finally:
+        second.close()
+
+
+def test_a_late_postponement_does_not_bring_an_earlier_slot_back(world: World, place: Place) -> None:
+    add(world, "replace")
+    claim = world.claim_one()
+    world.publish(claim)
+    world.later(3)
+    read = world.beat.replaceable(10)
+    second = place.store(world.namespace)
+    try:
+        world.later(2)
+        second.for_beat("beat-2").postpone_replacing([(run, NOON + 6 * SECOND) for run in read])
+        world.beat.postpone_replacing([(run, NOON + 4 * SECOND) for run in read])
+        assert world.beat.replaceable(10) == []
+        assert world.beat.next_deadlines().replace_at == NOON + 6 * SECOND
+    finally:
+        second.close()
+
+
+def test_a_job_that_was_paused_meanwhile_keeps_its_run(world: World, place: Place) -> None:
+    name = add(world, "replace")
+    world.running()
+    world.later(2)
+    found = world.beat.replaceable(10)
+    second = place.store(world.namespace)
+    try:
+        assert second.for_admin().pause(name, "paused")
+    finally:
+        second.close()
+    assert world.beat.replace(found) == set()
+    assert world.states(name) == ["running"]
+
+
 def test_a_paused_job_keeps_its_run(world: World) -> None:
     name = add(world, "replace")
     world.running()
     assert world.admin.pause(name, "paused")
     world.later(2)
     assert world.beat.replaceable(10) == []
-    assert world.beat.next_wake().replace_at is None
+    assert world.beat.next_deadlines().replace_at is None
 
 
 def test_a_job_that_is_no_longer_to_be_replaced_keeps_its_run(world: World) -> None:
@@ -244,6 +301,22 @@ def test_a_retry_that_waits_makes_room_for_the_next_slot(world: World) -> None:
     run = world.start(claim)
     assert run is not None and world.finish(run)
     assert world.job(name)["retryat"] is None
+
+
+@pytest.mark.parametrize("set_for", [3, 60])
+def test_a_retry_that_waits_makes_no_room_where_an_operator_has_set_the_next_slot(world: World, set_for: int) -> None:
+    name = add(world, "replace", cadence="fixed_rate")
+    run = world.running()
+    world.later(1)
+    world.change(name, NextRunTime=NOON + set_for * SECOND)
+    assert world.finish(run, Ending(RETRY, "failed", 4.0, 1))
+    world.later(4)
+    claim = world.claim_one()
+    assert (claim.slot.scheduled_for, claim.slot.attempt) == (NOON, 2)
+    world.publish(claim)
+    again = world.start(claim)
+    assert again is not None and world.finish(again)
+    assert world.instant(name, "nextruntime") == NOON + set_for * SECOND
 
 
 # allow, with max_parallel

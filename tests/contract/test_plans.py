@@ -11,21 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.ids import Ids
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.policy import policies_from_setting
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import Claim, StartedRun, StartRequest
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store import postgresql as pg
-from celery_sqlbeat.store import sqlite as lite
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.postgresql_settings import of_transaction
-from celery_sqlbeat.store.postgresql_text import CLOCK, arrays, statement
-from celery_sqlbeat.store.protocol import LAST_ID
-from celery_sqlbeat.store.session import Rows
-from celery_sqlbeat.store.statements import load
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.store.beat_protocol import LAST_ID
+from celery_sqlbeat.store.sql.dialects import sqlite as lite
+from celery_sqlbeat.store.sql.dialects.postgresql import PooledSession, Postgresql, PostgresqlSession
+from celery_sqlbeat.store.sql.dialects.postgresql_connection import of_transaction
+from celery_sqlbeat.store.sql.dialects.postgresql_text import CLOCK, arrays, statement
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.session import Rows, load
 from tests.contract.conftest import POOLED
 
 pytestmark = pytest.mark.slow
@@ -34,18 +33,22 @@ JOBS, RUNS = 100_000, 1_000_000
 BATCH = 500
 LOOK_SECONDS = 60.0  # far longer than autovacuum looks at a table, on a machine that is not busy
 IDS = Ids()
-# How SQLite names what is not a table: the rows given, a list of keys, and what a statement computed before.
+# How SQLite names what is not a table: the rows given, a list of keys, and what a statement
+# computed before.
 COMPUTED = r"SCAN (p|s|leased|json_each|\d+ CONSTANT ROW|CONSTANT ROW|\d+-ROW|\(subquery)"
 SCOPE = {"namespace": "default"}
 CLAIMABLE = {**SCOPE, "code_owner": "shop", "code_keys": ["abc"], "other_entries": ["other"]}
 CODE = {**CLAIMABLE, "batch_size": BATCH}
-RELEASE = {"only_unstarted": 0, "only_ended": 0, "grace_seconds": 0.0}
+RELEASE = {"only_unstarted": 0, "only_ended": 0, "only_replaceable": 0, "grace_seconds": 0.0}
 
 
 def batch(block: str) -> Rows:
-    """As many rows as a busy beat gives to a block; nothing matches them, which is the same to the planner."""
+    """As many rows as a busy beat gives to a block.
+
+    Nothing matches them, which is the same to the planner.
+    """
     made: dict[str, Callable[[], Any]] = {"bigint": lambda: 1, "integer": lambda: 0, "smallint": lambda: 1}
-    made |= {"float8": lambda: 1.0, "uuid": IDS.one, "text": lambda: "success", "timestamptz": lambda: None}
+    made |= {"float8": lambda: 1.0, "uuid": IDS.random_id, "text": lambda: "success", "timestamptz": lambda: None}
     types = load("postgresql")[block].types
     return [[made[kind]() for kind in types] for _ in range(BATCH)]
 
@@ -66,9 +69,9 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "read_refused": (SCOPE, {"jobruns_pkey"}),
     "extend_leases": ({}, {"jobs_pkey"}),
     "extend_held": ({}, {"jobruns_pkey"}),
-    "extend_queued": ({"beat": "b"}, {"jobs_pkey"}),
+    "postpone_start_deadline": ({"beat": "b"}, {"jobs_pkey"}),
     "release_jobs": (RELEASE, KEYS),
-    "close_runs": (RELEASE, {"jobruns_pkey"}),
+    "close_runs": (RELEASE, KEYS),
     "read_ended": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobs_leased", "jobruns_pkey"}),
     "read_ended_held": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobruns_held"}),
     "read_next": (
@@ -80,21 +83,22 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"jobs_due", "jobruns_outbox", "jobs_pkey"},
     ),
     "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),
-    "read_attention": (
+    "read_rows_needing_repair": (
         {**SCOPE, "code_owner": "shop", "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
         {"jobs_attention"},
     ),
 }
 
 
-# Where SQLite goes by more of them: its instants are text, and a month 13 is found among what is due.
-ON_SQLITE = {"read_attention": {"jobs_attention", "jobs_due", "jobs_pkey"}}
+# Where SQLite goes by more of them: its instants are text, and a month 13 is found among what is
+# due.
+ON_SQLITE = {"read_rows_needing_repair": {"jobs_attention", "jobs_due", "jobs_pkey"}}
 
 
 @pytest.fixture(scope="module")
-def filled(postgresql_database: Callable[[], str]) -> Iterator[pg.PostgresqlSession]:
-    """A filled PostgreSQL database that nobody analyses behind our back."""
-    dialect = pg.Postgresql(database_url(postgresql_database()), statement_timeout=120)
+def filled(postgresql_database: Callable[[], str]) -> Iterator[PostgresqlSession]:
+    """Yield a filled PostgreSQL database that nobody analyses behind our back."""
+    dialect = Postgresql(database_url(postgresql_database()), statement_timeout=120)
     database = Database(dialect)
     Store(database).migrate()
     database.close()
@@ -117,8 +121,8 @@ def filled(postgresql_database: Callable[[], str]) -> Iterator[pg.PostgresqlSess
 
 
 @pytest.fixture(scope="module", params=["never analysed", "analysed"])
-def session(filled: pg.PostgresqlSession, request: pytest.FixtureRequest) -> pg.PostgresqlSession:
-    """The same database twice: first the planner knows nothing about its contents."""
+def session(filled: PostgresqlSession, request: pytest.FixtureRequest) -> PostgresqlSession:
+    """Connect twice: at first the planner knows nothing of the contents."""
     if request.param == "analysed":
         filled.script("ANALYZE Jobs; ANALYZE JobRuns")
     return filled
@@ -126,8 +130,11 @@ def session(filled: pg.PostgresqlSession, request: pytest.FixtureRequest) -> pg.
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan", POOLED])
 @pytest.mark.parametrize("block", STATEMENTS)
-def test_postgresql_goes_by_the_index(session: pg.PostgresqlSession, block: str, mode: str) -> None:
-    """The driver prepares a statement that comes often; both kinds of plan must be right, and that behind a pooler."""
+def test_postgresql_goes_by_the_index(session: PostgresqlSession, block: str, mode: str) -> None:
+    """The driver prepares a statement that comes often.
+
+    Both kinds of plan must be right, and that behind a pooler.
+    """
     scalars, indexes = STATEMENTS[block]
     plan = _pooled_plan(session, block, scalars) if mode == POOLED else _plan(session, block, scalars, mode)
     nodes = list(_nodes(plan))
@@ -145,12 +152,12 @@ def test_postgresql_goes_by_the_index(session: pg.PostgresqlSession, block: str,
 
 
 def _bounded(node: dict[str, Any]) -> bool:
-    """Whether an index is entered by a key, or is small because its condition holds for few rows."""
+    """Whether an index is entered by a key, or is small because few rows meet its condition."""
     return "Index Cond" in node or node["Index Name"] in ("jobs_leased", "jobruns_held", "jobs_attention")
 
 
-def _plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any], mode: str) -> dict[str, Any]:
-    """The plan of the very statement that the store runs, prepared as the driver prepares it."""
+def _plan(session: PostgresqlSession, block: str, scalars: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Return the plan of the store's own statement, prepared as the driver prepares it."""
     found = load("postgresql")[block]
     values: dict[str, Any] = {**scalars, **(arrays(found, batch(block)) if found.columns else {})}
     text, names = statement(found, CLOCK)
@@ -167,10 +174,10 @@ def _plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any], mo
         connection.execute("DEALLOCATE asked")
 
 
-def _pooled_plan(session: pg.PostgresqlSession, block: str, scalars: dict[str, Any]) -> dict[str, Any]:
-    """The plan where nothing is set beyond the transaction, and the values stand in the text."""
+def _pooled_plan(session: PostgresqlSession, block: str, scalars: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of a statement with its values in the text, and an unchanged session."""
     connection = cast(Any, session._connection)
-    pooled = pg.PooledSession(connection, {}, CLOCK, of_transaction(5000))
+    pooled = PooledSession(connection, {}, CLOCK, of_transaction(5000))
     found = load("postgresql")[block]
     values: dict[str, Any] = {**scalars, **(arrays(found, batch(block)) if found.columns else {})}
     connection.execute("BEGIN")
@@ -189,8 +196,11 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
-def test_marks_starts_and_heartbeats_write_no_index_entry_on_postgresql(filled: pg.PostgresqlSession) -> None:
-    """They change no indexed column of a job; where the pages have room, all of them are heap-only updates."""
+def test_marks_starts_and_heartbeats_write_no_index_entry_on_postgresql(filled: PostgresqlSession) -> None:
+    """They change no indexed column of a job.
+
+    Where the pages have room, all of them are heap-only updates.
+    """
     filled.script("ALTER TABLE Jobs SET (autovacuum_enabled = off)")
     fleet = _Fleet(filled, "hot")
     fleet.add(4 * BATCH, seconds=3600)
@@ -198,14 +208,17 @@ def test_marks_starts_and_heartbeats_write_no_index_entry_on_postgresql(filled: 
     claims = fleet.claim()
     published = [(claim, 120.0) for claim in claims]
     assert fleet.updates_by(lambda: fleet.beat.mark_published(published)()) == (BATCH, BATCH)
-    requests = [StartRequest(c.run_id, c.claim_id, c.fence, IDS.one(), 0) for c in claims]
+    requests = [StartRequest(c.run_id, c.claim_id, c.fence, IDS.random_id(), 0) for c in claims]
     runs: list[StartedRun] = []
     assert fleet.updates_by(lambda: runs.extend(fleet.worker.start(requests).values())) == (BATCH, BATCH)
     assert fleet.updates_by(lambda: fleet.worker.extend([(run, 120.0) for run in runs])) == (BATCH, BATCH)
 
 
-def test_the_cost_of_claiming_one_job_does_not_grow_with_the_table_on_postgresql(filled: pg.PostgresqlSession) -> None:
-    """Counted in pages, which no busy machine can falsify: a larger index may be one level deeper."""
+def test_the_cost_of_claiming_one_job_does_not_grow_with_the_table_on_postgresql(filled: PostgresqlSession) -> None:
+    """Counted in pages, which no busy machine can falsify.
+
+    A larger index may be one level deeper.
+    """
     fleet = _Fleet(filled, "one")
     few = fleet.pages_of_a_claim()
     fleet.add(1_000_000 - JOBS, seconds=3600)
@@ -216,7 +229,7 @@ def test_the_cost_of_claiming_one_job_does_not_grow_with_the_table_on_postgresql
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    """A filled SQLite database, never analysed."""
+    """Yield a filled SQLite database, never analysed."""
     dialect = lite.Sqlite(database_url(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'jobs.db'}"))
     database = Database(dialect)
     Store(database).migrate()
@@ -243,7 +256,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connectio
 
 @pytest.fixture(scope="module", params=["never analysed", "analysed"])
 def connection(file: sqlite3.Connection, request: pytest.FixtureRequest) -> sqlite3.Connection:
-    """The same file twice."""
+    """Connect twice to the file."""
     if request.param == "analysed":
         file.execute("ANALYZE")
         file.execute("SELECT * FROM sqlite_master")  # a new schema is read again
@@ -252,7 +265,10 @@ def connection(file: sqlite3.Connection, request: pytest.FixtureRequest) -> sqli
 
 @pytest.mark.parametrize("block", STATEMENTS)
 def test_sqlite_goes_by_the_index(connection: sqlite3.Connection, block: str) -> None:
-    """The rows of a batch and small partial indexes are scanned, no table; what is due comes in order."""
+    """The rows of a batch and small partial indexes are scanned, no table.
+
+    What is due comes in order.
+    """
     scalars, indexes = STATEMENTS[block]
     indexes = ON_SQLITE.get(block, indexes)
     found = load("sqlite")[block]
@@ -276,10 +292,10 @@ def test_sqlite_goes_by_the_index(connection: sqlite3.Connection, block: str) ->
 class _Fleet:
     """A beat and a worker on a namespace of the filled database, and what its server counts."""
 
-    def __init__(self, session: pg.PostgresqlSession, namespace: str) -> None:
+    def __init__(self, session: PostgresqlSession, namespace: str) -> None:
         self._session = session
         self._namespace = namespace
-        dialect = cast(Any, pg.Postgresql(database_url("postgresql://localhost/none")))
+        dialect = cast(Any, Postgresql(database_url("postgresql://localhost/none")))
         dialect.connect = lambda: session  # the server counts what a session did when that session asks for it
         store = Store(Database(dialect), namespace)
         self.beat, self.worker = store.for_beat("beat"), store.for_worker("worker")
@@ -289,7 +305,8 @@ class _Fleet:
         """Add jobs that are due so many seconds from now, and a second apart."""
         self._session.script(f"""
             INSERT INTO Jobs (JobName, TaskName, Schedule, NextRunTime, Namespace)
-            SELECT 'job-' || n || '{IDS.one()}', 'app.task', 'every 60s', now() + ({seconds} + n % 50) * interval '1s',
+            SELECT 'job-' || n || '{IDS.random_id()}', 'app.task', 'every 60s',
+                now() + ({seconds} + n % 50) * interval '1s',
                 '{self._namespace}'
             FROM generate_series(1, {count}) AS n""")
 
@@ -306,7 +323,10 @@ class _Fleet:
         return self.beat.claim(self._planner, BATCH, 15.0).claims
 
     def updates_by(self, work: Callable[[], object]) -> tuple[int, ...]:
-        """The updates of jobs that this makes, in pages that have room: all of them, and those that are heap-only."""
+        """Return the updates of jobs that this makes, in pages that have room.
+
+        All of them, and those that are heap-only.
+        """
         self._make_room()
         text = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
         before = self._counted(text, "jobs")
@@ -314,7 +334,10 @@ class _Fleet:
         return tuple(later - sooner for sooner, later in zip(before, self._counted(text, "jobs"), strict=True))
 
     def _make_room(self) -> None:
-        """Remove old versions. A look at any table of this database keeps them, and autovacuum looks when it likes."""
+        """Remove old versions.
+
+        A look at any table of this database keeps them, and autovacuum looks when it likes.
+        """
         connection = cast(Any, self._session._connection)
         others = """SELECT pid, backend_type, query FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL"""

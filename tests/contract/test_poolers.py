@@ -1,4 +1,7 @@
-"""A PgBouncer between us and the server: what is ours ends with our transaction, and no client meets another's."""
+"""A PgBouncer between us and the server.
+
+What is ours ends with our transaction, and no client meets another's.
+"""
 
 import multiprocessing
 import secrets
@@ -12,18 +15,18 @@ from typing import Any, ClassVar, cast
 import psycopg
 import pytest
 
-from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.policy import policies_from_setting
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import DatabaseBusy
-from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import after_success
 from celery_sqlbeat.model import JobDraft, StartRequest
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import after_success
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import policies_from_setting
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.faults import Fault
-from celery_sqlbeat.store.postgresql import PooledSession, Postgresql, PostgresqlSession
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.store.sql.dialects.postgresql import PooledSession, Postgresql, PostgresqlSession
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Fault
 from tests.pgbouncer import Pooler, pgbouncer
 
 pytestmark = pytest.mark.slow
@@ -31,7 +34,8 @@ pytestmark = pytest.mark.slow
 SIZE = 2  # server connections, so that everybody meets everybody's
 IDS = Ids()
 PLANNER = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
-# What clients could leave to each other: settings, prepared statements, locks, temporary tables, what is listened to.
+# What clients could leave to each other: settings, prepared statements, locks, temporary tables,
+# what is listened to.
 LEFT = """
     SELECT 'setting', name, setting FROM pg_settings WHERE source = 'session' OR name IN
         ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'plan_cache_mode', 'jit',
@@ -71,7 +75,7 @@ class Foreigner:
         self._url = url
 
     def looks(self) -> dict[int, list[Any]]:
-        """What it finds on each of the server connections; it holds them all at once to see each of them."""
+        """Return what it finds on each server connection, all of them held at once."""
         found: dict[int, list[Any]] = {}
         with ThreadPoolExecutor(SIZE) as pool:
             for pid, rows in pool.map(lambda _: self._look(), range(SIZE)):
@@ -92,10 +96,10 @@ def fire(store: Store, names: list[str], worker: str = "worker") -> int:
     draft = JobDraft("", "shop.add", "every 1h", None, "[]", None, None, None, True, None, store.nodes().clock(), None)
     store.for_admin().add_jobs([draft._replace(job_name=name) for name in names])
     beat, hands = store.for_beat(f"beat of {worker}"), store.for_worker(worker)
-    beat.next_wake()
+    beat.next_deadlines()
     claims = beat.claim(PLANNER, 500, 15.0).claims
     beat.mark_published([(claim, 120.0) for claim in claims])()
-    begun = hands.start([StartRequest(c.run_id, c.claim_id, c.fence, IDS.one(), 0) for c in claims])
+    begun = hands.start([StartRequest(c.run_id, c.claim_id, c.fence, IDS.random_id(), 0) for c in claims])
     assert hands.extend([(run, 120.0) for run in begun.values()]).lost == set()
     assert hands.finish([(run, after_success()) for run in begun.values()]) == set()
     return len(begun)
@@ -187,7 +191,7 @@ def test_instants_are_utc_whatever_the_time_zone_of_the_connection(
 
 
 def _many(url: str, namespace: str, told: Any) -> None:
-    """What one process does: all the steps of many fires, by two connections in turn."""
+    """Run all steps of many fires in one process, on two connections in turn."""
     try:
         stores = [store_at(url, namespace), store_at(url, namespace)]
         done = sum(fire(stores[turn % 2], [f"job-{turn}-{n}" for n in range(3)]) for turn in range(40))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.world import NOON, World
+from tests.support.world import NOON, World
 
 WRONG = [
     ({"Schedule": "every now and then"}, "Schedule"),
@@ -73,8 +73,8 @@ def test_options_that_celery_takes_are_taken(world: World, options: str) -> None
 
 def test_a_row_in_quarantine_is_not_looked_at_again_by_a_claim(world: World) -> None:
     world.add(Args="nonsense")
-    assert world.claim().looked_at == 1
-    assert world.claim().looked_at == 0
+    assert world.claim().jobs_read == 1
+    assert world.claim().jobs_read == 0
 
 
 def test_a_row_that_was_corrected_leaves_quarantine_by_itself(world: World) -> None:
@@ -109,7 +109,7 @@ def test_a_row_without_a_next_run_is_filled_like_a_new_job(world: World) -> None
     cron = world.add(NextRunTime=None, Schedule="cron 30 12 * * *")
     default = world.add(NextRunTime=None, Schedule=None)
     started = world.add(NextRunTime=None, Schedule="every 1h", StartAt=NOON + timedelta(minutes=7))
-    assert world.beat.next_wake().due_at is None
+    assert world.beat.next_deadlines().due_at is None
     mend_all(world)
     world.at(NOON + timedelta(minutes=30))
     claims = {claim.job_name: claim.slot.scheduled_for for claim in world.claim().claims}
@@ -190,10 +190,10 @@ def test_a_lock_whose_instant_nobody_can_read_is_freed_on_sqlite(world: World) -
     if world.store.database.dialect.name != "sqlite":
         pytest.skip("the other databases refuse to store it")
     name = world.add(LockedBy="somebody", LockedAt="yesterday")
-    assert world.beat.free_strays(60) == []
+    assert world.beat.release_orphan_locks(60) == []
     assert world.instant(name, "lockedat") == NOON
     world.later(60)
-    assert world.beat.free_strays(60) == [name]
+    assert world.beat.release_orphan_locks(60) == [name]
     assert world.claim_one().job_name == name
 
 
@@ -224,7 +224,8 @@ def test_a_failure_that_nobody_foresaw_is_quarantined_too(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug in the planning of one row must not stop the others, and must not stay hidden."""
-    from celery_sqlbeat import definition, planning
+    from celery_sqlbeat import planning
+    from celery_sqlbeat.model import definition
 
     bad, right = world.add(TaskName="app.bad"), world.add()
     read = definition.read_definition
@@ -251,10 +252,10 @@ def test_what_was_planned_for_a_row_before_it_failed_is_not_written(
 
     bad, right = world.add("bad", NextRunTime=NOON - timedelta(days=1)), world.add("right")
 
-    def claim_or_break(*facts: Any) -> Any:
-        if facts[1] == bad:
+    def claim_or_break(**facts: Any) -> Claim:
+        if facts["job_name"] == bad:
             raise ZeroDivisionError
-        return Claim(*facts)
+        return Claim(**facts)
 
     monkeypatch.setattr("celery_sqlbeat.planning.Claim", claim_or_break)
     assert [claim.job_name for claim in world.claim().claims] == [right]
@@ -263,7 +264,7 @@ def test_what_was_planned_for_a_row_before_it_failed_is_not_written(
 
 
 def mend_all(world: World) -> list[str]:
-    """What a beat does with loose rows at every poll; returns the names newly set aside."""
-    mends, quarantines = world.planner.mend(world.beat.loose_rows(100))
-    world.beat.mend(mends, quarantines)
+    """Return what a beat does with loose rows at every poll; returns the names newly set aside."""
+    mends, quarantines = world.planner.repairs(world.beat.rows_needing_repair(100))
+    world.beat.repair_rows(mends, quarantines)
     return [quarantine.job_name for quarantine in quarantines]

@@ -1,4 +1,7 @@
-"""Between claim and start: publishing, giving back, republishing, dispatching, taking over, and when to wake."""
+"""Between claim and start.
+
+Publishing, giving back, republishing, dispatching, taking over, and when to wake.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -6,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import (
+from celery_sqlbeat.model import Claimable, HeldLease
+from celery_sqlbeat.model.lifecycle import (
     CANNOT_BE_PUBLISHED,
     MAX_REPUBLISHES,
     UNKNOWN_TASK,
@@ -15,18 +19,17 @@ from celery_sqlbeat.lifecycle import (
     Republish,
     after_lost_lease,
     after_refusal,
-    given_back,
-    given_back_unknown,
+    released,
+    released_unknown,
 )
-from celery_sqlbeat.model import Claimable, HeldLease
-from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant, earliest
+from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant, earliest
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
 
 def ended_one(world: World) -> HeldLease:
-    """The only lease that has ended."""
+    """Return the only lease that has ended."""
     (lease,) = world.beat.ended(10)
     return lease
 
@@ -71,8 +74,8 @@ def test_marking_changes_nothing_once_the_claim_is_lost(world: World) -> None:
 def test_marking_nothing_marks_nothing(world: World) -> None:
     assert world.publish() == set()
     assert world.beat.mark_dispatched([])() == set()
-    assert world.beat.give_back([], "nothing") == set()
-    assert world.beat.extend_queued([]) == set()
+    assert world.beat.release_claims([], "nothing") == set()
+    assert world.beat.postpone_start_deadline([]) == set()
     assert world.beat.reclaim([]) == set()
 
 
@@ -83,19 +86,19 @@ def test_every_write_of_a_beat_needs_run_claim_and_fence_each(
 ) -> None:
     name = world.add(**columns)
     claim = world.claim_one()
-    wrong: dict[str, Any] = {field: claim.fence - 1 if field == "fence" else world.ids.one()}
+    wrong: dict[str, Any] = {field: claim.fence - 1 if field == "fence" else world.ids.random_id()}
     forged = claim._replace(**wrong)
     before = world.job(name), world.runs(name)
     assert world.publish(forged) == set()
     assert world.beat.mark_dispatched([forged])() == set()
-    assert world.beat.give_back([forged], "no broker") == set()
+    assert world.beat.release_claims([forged], "no broker") == set()
     assert (world.job(name), world.runs(name)) == before
     world.beat.mark_published([(claim, LEASE)])()
     world.later(LEASE)
     lease = ended_one(world)._replace(**wrong)
     before = world.job(name), world.runs(name)
-    assert world.beat.extend_queued([(lease, 240)]) == set()
-    for ending in (given_back("late"), Ending("dispatched"), Ending("skipped", "expired")):
+    assert world.beat.postpone_start_deadline([(lease, 240)]) == set()
+    for ending in (released("late"), Ending("dispatched"), Ending("skipped", "expired")):
         assert world.beat.reclaim([(lease, ending)]) == set()
     assert (world.job(name), world.runs(name)) == before
 
@@ -106,7 +109,7 @@ def test_every_write_of_a_beat_needs_run_claim_and_fence_each(
 def test_what_was_given_back_is_due_again_at_once_under_the_same_attempt(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
-    assert world.beat.give_back([claim], "the broker is away") == {claim.run_id}
+    assert world.beat.release_claims([claim], "the broker is away") == {claim.run_id}
     (row,) = world.runs(name)
     assert (row["state"], row["reason"], row["attempt"]) == ("scheduled", "the broker is away", 1)
     again = world.claim_one()
@@ -119,7 +122,7 @@ def test_what_a_worker_has_started_is_not_given_back(world: World) -> None:
     claim = world.claim_one()
     run = world.start(claim)
     before = world.job(name), world.runs(name)
-    assert world.beat.give_back([claim], "no answer from the broker") == set()
+    assert world.beat.release_claims([claim], "no answer from the broker") == set()
     assert (world.job(name), world.runs(name)) == before
     assert run is not None and world.finish(run)
 
@@ -128,7 +131,7 @@ def test_giving_back_an_overlapping_run_that_began_frees_its_job_only(world: Wor
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
     run = world.start(claim)
-    world.beat.give_back([claim], "no answer from the broker")
+    world.beat.release_claims([claim], "no answer from the broker")
     job = world.job(name)
     assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)
     assert world.states(name) == ["running"]
@@ -140,17 +143,17 @@ def test_giving_back_an_overlapping_run_that_began_frees_its_job_only(world: Wor
 def test_giving_back_a_slot_twice_or_late_changes_nothing(world: World) -> None:
     name = world.add()
     stale = world.claim_one()
-    world.beat.give_back([stale], "once")
+    world.beat.release_claims([stale], "once")
     world.claim_one()
     before = world.job(name), world.runs(name)
-    assert world.beat.give_back([stale], "twice") == set()
+    assert world.beat.release_claims([stale], "twice") == set()
     assert (world.job(name), world.runs(name)) == before
 
 
 def test_an_overlapping_slot_given_back_comes_again_once(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.give_back([claim], "the broker is away")
+    world.beat.release_claims([claim], "the broker is away")
     again = world.claim_one()
     assert again.run_id == claim.run_id
     world.beat.mark_dispatched([again])()
@@ -201,7 +204,7 @@ def test_what_still_cannot_be_published_ends_as_a_dead_letter_and_its_job_goes_o
 
 def test_an_extra_slot_that_cannot_be_published_is_tried_again_from_the_outbox(world: World) -> None:
     name = world.add(NextRunTime=NOON + 60 * MINUTE)
-    world.admin.add_slot(world.ids.one(), str(world.job(name)["id"]))
+    world.admin.add_slot(world.ids.random_id(), str(world.job(name)["id"]))
     claim = world.claim_one()
     world.beat.fail([(claim, after_refusal(0, 3, Backoff(8.0), lambda: 1.0, "TypeError: y()"))])
     assert world.claim().claims == []
@@ -364,6 +367,7 @@ def test_a_queued_slot_is_republished_at_doubling_deadlines_and_then_dispatched(
         lease = ended_one(world)
         assert world.decided(lease) == Republish(2.0 * seconds, True)
         assert lease.republishes == republishes
+        assert lease.locked_at == world.now - timedelta(seconds=seconds), "when the last copy was sent"
         assert world.sweep() == {claim.run_id}
     world.later(960)
     assert world.decided(ended_one(world)) == Ending("dispatched", "never started")
@@ -401,7 +405,7 @@ def test_of_two_beats_that_republish_the_same_slot_one_wins(world: World) -> Non
     world.later(LEASE)
     beats = [world.store.for_beat("beat-a"), world.store.for_beat("beat-b")]
     seen = [beat.ended(10) for beat in beats]
-    answers = [beat.extend_queued([(lease, 240)]) for beat, (lease,) in zip(beats, seen, strict=True)]
+    answers = [beat.postpone_start_deadline([(lease, 240)]) for beat, (lease,) in zip(beats, seen, strict=True)]
     assert answers == [{claim.run_id}, set()]
 
 
@@ -414,7 +418,7 @@ def test_a_beat_that_slept_over_a_deadline_does_not_republish_on_an_old_count(wo
     for _ in range(MAX_REPUBLISHES):
         world.sweep()
         world.later(3600)
-    assert world.beat.extend_queued([(old, 240)]) == set()
+    assert world.beat.postpone_start_deadline([(old, 240)]) == set()
     assert world.job(name)["republishes"] == MAX_REPUBLISHES
 
 
@@ -426,9 +430,9 @@ def test_a_slot_that_began_is_not_republished(world: World) -> None:
     lease = ended_one(world)
     world.start(claim)
     before = world.job(name)
-    assert world.beat.extend_queued([(lease, 240)]) == set()
+    assert world.beat.postpone_start_deadline([(lease, 240)]) == set()
     world.later(LEASE)
-    assert world.beat.extend_queued([(lease, 240)]) == set()
+    assert world.beat.postpone_start_deadline([(lease, 240)]) == set()
     assert world.job(name) == before
 
 
@@ -524,9 +528,12 @@ def test_of_two_beats_that_take_the_same_lease_one_wins(world: World) -> None:
     assert world.runs(name)[0]["lostleases"] == 1
 
 
-@pytest.mark.parametrize("ending", [given_back("not published in time"), Ending("dispatched"), Ending("skipped")])
+@pytest.mark.parametrize("ending", [released("not published in time"), Ending("dispatched"), Ending("skipped")])
 def test_a_beat_that_slept_cannot_end_a_run_that_began_meanwhile(world: World, ending: Ending) -> None:
-    """It saw a slot nobody had started; by the time it writes, the run has begun and its worker has died."""
+    """It saw a slot nobody had started.
+
+    By the time it writes, the run has begun and its worker has died.
+    """
     name = world.add()
     claim = world.claim_one()
     world.later(DISPATCH)
@@ -602,11 +609,11 @@ def test_an_extra_slot_takes_its_turn_though_the_schedule_is_always_due(world: W
 
 
 def wake(world: World) -> datetime | None:
-    return earliest(world.beat.next_wake())
+    return earliest(world.beat.next_deadlines())
 
 
 def test_with_nothing_to_do_there_is_no_instant_to_wake_at(world: World) -> None:
-    found = world.beat.next_wake()
+    found = world.beat.next_deadlines()
     assert (earliest(found), found.now) == (None, world.now)
 
 
@@ -617,8 +624,8 @@ def test_beat_wakes_for_the_next_due_job(world: World) -> None:
     world.add(NextRunTime=NOON + 1 * SECOND, Quarantine="no such zone")
     world.add(NextRunTime=NOON + 1 * SECOND, CodeKey="elsewhere")
     world.add(NextRunTime=NOON + 1 * SECOND, Namespace=world.namespace + "-other")
-    assert wake(world) == world.beat.next_wake().due_at == NOON + 3 * SECOND
-    assert earliest(world.beat.next_wake(Claimable(code_keys=["elsewhere"]))) == NOON + 1 * SECOND
+    assert wake(world) == world.beat.next_deadlines().due_at == NOON + 3 * SECOND
+    assert earliest(world.beat.next_deadlines(Claimable(code_keys=["elsewhere"]))) == NOON + 1 * SECOND
 
 
 def test_a_beat_can_look_beyond_what_it_cannot_have(world: World) -> None:
@@ -641,7 +648,7 @@ def test_beat_wakes_for_a_retry(world: World) -> None:
 def test_beat_wakes_for_a_claim_that_may_not_get_published(world: World) -> None:
     world.add(Schedule="once 2027-03-01T12:00:00Z")
     world.claim_one()
-    found = world.beat.next_wake()
+    found = world.beat.next_deadlines()
     assert earliest(found) == found.lease_ends_at == NOON + timedelta(seconds=DISPATCH)
     assert found.planned_at is None
 
@@ -659,7 +666,7 @@ def test_beat_wakes_for_a_queued_slot_and_for_a_lease(world: World) -> None:
 def test_beat_wakes_for_the_planned_slot_of_a_running_job(world: World) -> None:
     world.add()
     world.running()
-    found = world.beat.next_wake()
+    found = world.beat.next_deadlines()
     assert earliest(found) == found.planned_at == NOON + MINUTE
     world.later(61)
     assert wake(world) == NOON + timedelta(seconds=LEASE)
@@ -671,19 +678,19 @@ def test_beat_wakes_for_the_lease_of_an_overlapping_run(world: World) -> None:
     world.beat.mark_dispatched([claim])()
     world.start(claim)
     world.change(name, Enabled=0)
-    found = world.beat.next_wake()
+    found = world.beat.next_deadlines()
     assert earliest(found) == found.held_ends_at == NOON + timedelta(seconds=LEASE)
 
 
 def test_beat_wakes_for_the_outbox_where_the_job_is_free(world: World) -> None:
     name = world.add(NextRunTime=NOON + 10 * MINUTE)
     assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
-    found = world.beat.next_wake()
+    found = world.beat.next_deadlines()
     assert earliest(found) == found.outbox_at == NOON
     world.change(name, Enabled=0)
     assert wake(world) is None
     world.change(name, Enabled=1, LockedBy="maintenance")
-    assert world.beat.next_wake().outbox_at is None
+    assert world.beat.next_deadlines().outbox_at is None
 
 
 def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
@@ -701,7 +708,7 @@ def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
     world.finish(world.running(), Ending("retry", "failed", 50.0, 1))  # a retry at 50 s
     world.add(NextRunTime=NOON + 30 * SECOND)
     extra = world.add(NextRunTime=NOON + MINUTE * 60)
-    found = world.beat.next_wake()
+    found = world.beat.next_deadlines()
     assert found.held_ends_at == NOON + 120 * SECOND
     assert found.planned_at == NOON + 100 * SECOND
     assert found.lease_ends_at == NOON + 80 * SECOND
@@ -711,9 +718,9 @@ def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
 
 
 def test_a_wake_tells_of_changes(world: World) -> None:
-    before = world.beat.next_wake().changes
+    before = world.beat.next_deadlines().changes
     world.admin.pause(world.add(), "holidays")
-    assert world.beat.next_wake().changes == before + 1 == world.beat.changes()
+    assert world.beat.next_deadlines().changes == before + 1 == world.beat.changes()
 
 
 def test_a_check_in_is_kept_with_its_run_by_who_holds_the_claim(world: World) -> None:
@@ -735,11 +742,11 @@ def test_a_slot_whose_task_nobody_knows_says_how_old_it_is(world: World, columns
     claim = world.claim_one()
     assert claim.slot.unknown_seconds is None
     world.later(1)
-    world.beat.give_back([claim], UNKNOWN_TASK, 10)
+    world.beat.release_claims([claim], UNKNOWN_TASK, 10)
     world.later(10)
     again = world.claim_one()
     assert again.run_id == claim.run_id and again.slot.unknown_seconds == pytest.approx(11)
-    world.beat.give_back([again], "the broker is away", 0)
+    world.beat.release_claims([again], "the broker is away", 0)
     assert world.claim_one().slot.unknown_seconds is None
     assert [run["failures"] for run in world.runs(name)] == [0]
 
@@ -765,7 +772,7 @@ def test_a_worker_that_does_not_know_the_task_gives_its_slot_back(world: World, 
     else:
         world.publish(claim)
     run = world.start(claim)
-    assert run is not None and world.finish(run, given_back_unknown(2.0))
+    assert run is not None and world.finish(run, released_unknown(2.0))
     assert world.states(name) == ["scheduled"] and world.claim().claims == []
     world.later(2)
     again = world.claim_one()

@@ -1,7 +1,8 @@
-"""Races: two transactions at once in either order, then crowds of threads and processes on the same rows.
+"""Races: two transactions in either order, then crowds of threads and processes on the same rows.
 
-In a staged race the first side has written and not committed while the second one begins; so the second either waits
-for the first or passes it by, but what becomes of the run is always what the order says.
+In a staged race the first side has written and not committed while the second one begins; so the
+second either waits for the first or passes it by, but what becomes of the run is always what the
+order says.
 """
 
 import multiprocessing
@@ -14,15 +15,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from celery_sqlbeat.lifecycle import after_lost_lease, after_success, given_back
 from celery_sqlbeat.model import Claim, JobDraft, StartedRun, StartRequest
+from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease, after_success, released
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.protocol import Extended
-from celery_sqlbeat.store.session import Session
+from celery_sqlbeat.store.protocols import Extended
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.session import Session
 from tests.contract import crowd
 from tests.contract.conftest import RACING, Place
-from tests.contract.world import DISPATCH, LEASE, NOON, OVERLAP, World, earliest
+from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, earliest
 
 pytestmark = pytest.mark.parametrize("place", RACING, indirect=True)
 DEADLINE_SECONDS = 60
@@ -74,7 +75,7 @@ class Race:
         self.place, self.world = place, world
 
     def run(self, first: Callable[[Store], T], second: Callable[[Store], U]) -> tuple[T, U]:
-        """Let the second side begin when the first has written everything and has not committed yet."""
+        """Let the second side begin when the first has written, but not committed."""
         written, begun = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -97,6 +98,19 @@ class Race:
         finally:
             store.close()
 
+    def dead(self) -> tuple[str, Callable[[], Callable[[Store], set[str]]]]:
+        """Make a job with a dead letter; returns its name and a side that replays the letter."""
+        name = self.world.add(Policies=OVERLAP)
+        run = self.world.start(self.world.forgotten())
+        assert run is not None and self.world.finish(run, Ending(DLQ, "retries exhausted", None, 1))
+        (letter,) = self.world.admin.dead(10)
+
+        def replay() -> Callable[[Store], set[str]]:
+            (run_id,) = self.world.ids.run_ids(1)
+            return lambda store: store.for_admin().replay([(run_id, letter)])
+
+        return name, replay
+
     # The sides
 
     def start(self, claim: Claim, worker: str = "worker-1") -> Callable[[Store], StartedRun | None]:
@@ -109,8 +123,8 @@ class Race:
     def extend(self, run: StartedRun) -> Callable[[Store], Extended]:
         return lambda store: store.for_worker("worker-1").extend([(run, LEASE)])
 
-    def give_back(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").give_back([claim], "no answer from the broker")
+    def release_claims(self, claim: Claim) -> Callable[[Store], set[str]]:
+        return lambda store: store.for_beat("beat-1").release_claims([claim], "no answer from the broker")
 
     def mark(self, claim: Claim) -> Callable[[Store], set[str]]:
         return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)])()
@@ -124,12 +138,12 @@ class Race:
     def take_over(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
         """Reclaim what has ended by now, as a beat decides before the race."""
         (lease,) = self.world.beat.ended(10)
-        ending = after_lost_lease(0, 5) if lease.started else given_back("not published in time")
+        ending = after_lost_lease(0, 5) if lease.started else released("not published in time")
         return lambda store: store.for_beat(beat).reclaim([(lease, ending)])
 
     def republish(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
         (lease,) = self.world.beat.ended(10)
-        return lambda store: store.for_beat(beat).extend_queued([(lease, 240)])
+        return lambda store: store.for_beat(beat).postpone_start_deadline([(lease, 240)])
 
 
 @pytest.fixture
@@ -161,17 +175,36 @@ def test_two_workers_start_one_overlapping_message(race: Race) -> None:
     assert race.world.runs(name)[0]["heldby"] == "worker-1"
 
 
+def test_two_administrators_replay_one_letter(race: Race) -> None:
+    name, replay = race.dead()
+    first, second = race.run(replay(), replay())
+    assert len(first) == 1 and second == set()
+    assert race.world.states(name) == ["dlq", "scheduled"]
+
+
+def test_a_slot_that_a_beat_claims_again_is_not_replayed_beside_that(race: Race) -> None:
+    """Its job was moved back by hand.
+
+    Whoever replays saw no later attempt, and its number is taken when it commits.
+    """
+    name, replay = race.dead()
+    race.world.change(name, NextRunTime=NOON)
+    claims, made = race.run(race.claim(), replay())
+    assert [claim.slot.attempt for claim in claims] == [2] and made == set()
+    assert race.world.states(name) == ["dlq", "claimed"]
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_start_and_its_giving_back(race: Race, order: int) -> None:
     name = race.world.add()
     claim = race.world.claim_one()
     if order == 1:
-        run, given = race.run(race.start(claim), race.give_back(claim))
+        run, given = race.run(race.start(claim), race.release_claims(claim))
         assert run is not None and given == set()
         assert race.world.states(name) == ["running"]
         assert race.world.finish(run)
     else:
-        given, run = race.run(race.give_back(claim), race.start(claim))
+        given, run = race.run(race.release_claims(claim), race.start(claim))
         assert run is None and given == {claim.run_id}
         assert race.world.states(name) == ["scheduled"]
         assert race.world.claim_one().run_id == claim.run_id
@@ -189,7 +222,7 @@ def test_a_start_and_the_marking_of_its_message(race: Race, order: int) -> None:
         assert marked == {claim.run_id}
     assert run is not None
     assert race.world.job(name)["lockedby"] == "worker-1"
-    assert race.world.instant(name, "leaseendsat") == race.world.beat.next_wake().lease_ends_at
+    assert race.world.instant(name, "leaseendsat") == race.world.beat.next_deadlines().lease_ends_at
     assert race.world.finish(run)
 
 
@@ -210,7 +243,7 @@ def test_a_start_and_the_dispatch_of_its_message(race: Race, order: int, columns
     assert race.world.finish(run)
     assert race.world.states(name) == ["success"]
     assert race.world.job(name)["lockedby"] is None
-    assert earliest(race.world.beat.next_wake()) == race.world.instant(name, "nextruntime")
+    assert earliest(race.world.beat.next_deadlines()) == race.world.instant(name, "nextruntime")
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -1,13 +1,16 @@
-"""After a restore every fence is raised by an epoch: what was given out before is worth nothing any more."""
+"""After a restore every fence is raised by an epoch.
+
+What was given out before is worth nothing any more.
+"""
 
 from datetime import timedelta
 
 import pytest
 
-from celery_sqlbeat.lifecycle import RETRY
-from celery_sqlbeat.store import recovery
-from celery_sqlbeat.store.recovery import STEP
-from tests.contract.world import NOON, World
+from celery_sqlbeat.model.lifecycle import RETRY
+from celery_sqlbeat.store.sql import migrations
+from celery_sqlbeat.store.sql.migrations import STEP
+from tests.support.world import NOON, World
 
 
 def fence(world: World, name: str) -> int:
@@ -65,7 +68,7 @@ def test_a_beat_of_before_can_mark_and_give_back_nothing(world: World) -> None:
     claim = world.claim_one()
     world.store.recover()
     assert world.publish(claim) == set()
-    assert world.beat.give_back([claim], "x") == set()
+    assert world.beat.release_claims([claim], "x") == set()
 
 
 def test_what_was_held_is_taken_over_when_its_lease_ends(world: World) -> None:
@@ -104,7 +107,7 @@ def test_a_message_that_was_dispatched_still_runs_since_nobody_would_send_it_aga
 
 
 def test_other_namespaces_are_raised_too_and_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_PAGE", 2)
+    monkeypatch.setattr(migrations, "_PAGE", 2)
     names = [world.add() for _ in range(5)]
     world.sql(
         "INSERT INTO Jobs (Namespace, JobName, TaskName, NextRunTime) VALUES (?, 'x', 't', ?)",

@@ -1,4 +1,7 @@
-"""A row that the database refuses, for a value, a constraint or a trigger, is set aside; all others go on."""
+"""A row that the database refuses, for a value, a constraint or a trigger, is set aside.
+
+All others go on.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -7,25 +10,30 @@ from datetime import datetime, timedelta, timezone
 from typing import cast
 
 import pytest
+from celery import Celery
 
-from celery_sqlbeat.beat.cleaning import Cleaning
-from celery_sqlbeat.beat.tending import Tending
-from celery_sqlbeat.lifecycle import Ending
-from celery_sqlbeat.model import Mend
-from celery_sqlbeat.store.protocol import AdminStore
-from tests.contract.test_code import LIVE, MINUTE, Beat
+from celery_sqlbeat.api import Handle
+from celery_sqlbeat.beat.housekeeping import CleanUp, Housekeeping
+from celery_sqlbeat.config.settings import read_settings
+from celery_sqlbeat.errors import RowRefused
+from celery_sqlbeat.model import Node, Repair
+from celery_sqlbeat.model.lifecycle import Ending
+from celery_sqlbeat.store.protocols import AdminStore
+from tests.contract.test_beat_schedule import LIVE, MINUTE, Beat
 from tests.contract.test_quarantine import mend_all
-from tests.contract.world import LEASE, NOON, World
+from tests.support.world import LEASE, NOON, World
 
 MANY = 9
 
 
 @contextmanager
-def refusing(world: World, name: str, condition: str = "1 = 1", event: str = "UPDATE ON Jobs") -> Iterator[None]:
-    """A trigger of the shop's own: it lets no row of this job become so, or go."""
+def refusing(
+    world: World, name: str, condition: str = "1 = 1", event: str = "UPDATE ON Jobs", column: str = "JobName"
+) -> Iterator[None]:
+    """Yield a trigger of the shop's own: it lets no row of this name become so, or go."""
     kind = world.store.database.dialect.name
     row = "OLD" if event.startswith("DELETE") else "NEW"
-    when = f"{row}.JobName = '{name}' AND {row}.Namespace = '{world.namespace}' AND {condition}"
+    when = f"{row}.{column} = '{name}' AND {row}.Namespace = '{world.namespace}' AND {condition}"
     table = event.split()[-1]
     if kind == "sqlite":
         made = [f"CREATE TRIGGER Shops BEFORE {event} WHEN {when} BEGIN SELECT RAISE(ABORT, 'the shop says no'); END"]
@@ -91,15 +99,15 @@ def test_a_loose_row_that_is_refused_is_set_aside_and_the_others_are_filled_in(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [world.add(NextRunTime=None) for _ in range(MANY)]
-    tending = Tending(world.beat, world.planner, LEASE)
+    housekeeping = Housekeeping(world.beat, world.planner, LEASE)
     with refusing(world, names[2], "NEW.NextRunTime IS NOT NULL"):
         with caplog.at_level(logging.ERROR):
-            tending.tend()
-            tending.tend()
-        assert caplog.text.count(f"job {names[2]} is set aside") == 1, "told once, as long as it is the same"
+            housekeeping.repair_rows()
+            housekeeping.repair_rows()
+        assert caplog.text.count(f"row is corrected: job_name={names[2]} ") == 1, "told once, as long as it is the same"
         assert "the shop says no" in world.job(names[2])["quarantine"]
         assert all(world.job(name)["nextruntime"] is not None for name in names if name != names[2])
-    tending.tend()
+    housekeeping.repair_rows()
     assert world.job(names[2])["quarantine"] is None and world.job(names[2])["nextruntime"] is not None
 
 
@@ -108,9 +116,9 @@ def test_instants_out_of_bounds_are_refused_by_their_rows_alone(world: World) ->
         return  # a file keeps any text; the calculus has the bounds
     names = [world.add(NextRunTime=None) for _ in range(3)]
     beyond = datetime(9999, 12, 31, tzinfo=timezone.utc)
-    rows = world.beat.loose_rows(10)
-    mends = [Mend(row.job_id, row.fence, beyond if row.job_name == names[0] else NOON, None) for row in rows]
-    written = world.beat.mend(mends)
+    rows = world.beat.rows_needing_repair(10)
+    mends = [Repair(row.job_id, row.fence, beyond if row.job_name == names[0] else NOON, None) for row in rows]
+    written = world.beat.repair_rows(mends)
     assert len(written.done) == 2 and list(written.refused) == [row.job_id for row in rows if row.job_name == names[0]]
 
 
@@ -159,7 +167,7 @@ def test_a_run_that_may_not_be_deleted_is_passed_by_and_told_once(
         assert world.admin.purge_history(OLD, 100, purged.last)[::2] == (0, 0), "known, and not tried again"
         assert world.admin.purge_history(OLD, 100)[::2] == (0, 1), "tried again by the next one from the start"
     (told,) = [record.message for record in caplog.records]
-    assert "cannot be deleted" in told and "the shop says no" in told
+    assert 'action="delete an old run"' in told and "the shop says no" in told
     assert world.admin.purge_history(OLD, 100).rows == 1, "the shop lets it go"
     assert world.runs(names[4]) == []
 
@@ -168,7 +176,7 @@ def test_a_batch_full_of_runs_that_may_not_be_deleted_stops_no_clean_up(world: W
     blocked = finished(world, MANY)
     world.sql("UPDATE JobRuns SET JobName = 'kept' WHERE Namespace = ?", world.namespace)
     free = finished(world, MANY)
-    cleaning = Cleaning(cast(AdminStore, _Small(world.admin)), OLD / 86400)
+    cleaning = CleanUp(cast(AdminStore, _Small(world.admin)), OLD / 86400)
     with refusing(world, "kept", event="DELETE ON JobRuns"):
         for _ in range(3 * MANY):
             if cleaning.clean() >= 1:
@@ -197,6 +205,60 @@ class _Small:
     def __init__(self, admin: AdminStore) -> None:
         self.purging = admin.purging._replace(rows=4)
         self.purge_history, self.purge_nodes = admin.purge_history, admin.purge_nodes
+
+
+def test_a_node_that_may_not_be_forgotten_is_passed_by_and_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = world.store.nodes()
+    names = [f"worker@host/{at}" for at in range(MANY)]
+    for name in names:
+        nodes.note(Node(name, "worker", "host", 1, "0.1"))
+    world.later(2 * OLD)
+    with refusing(world, names[4], event="DELETE ON Nodes", column="NodeId"), caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            world.admin.purge_nodes(OLD)
+            assert [node.node_id for node in nodes.seen(10 * OLD)] == [names[4]]
+    (told,) = [record.message for record in caplog.records]
+    assert f'action="forget a node" row={names[4]} ' in told and "the shop says no" in told
+    world.admin.purge_nodes(OLD)
+    assert nodes.seen(10 * OLD) == []
+
+
+@pytest.mark.parametrize("event", ["DELETE ON DeletedJobs", "UPDATE ON DeletedJobs"])
+def test_a_deleted_name_that_may_not_go_keeps_no_other_one(world: World, event: str) -> None:
+    def kept() -> list[str]:
+        rows = world.sql("SELECT JobName FROM DeletedJobs WHERE Namespace = ?", world.namespace)
+        return [row["jobname"] for row in rows]
+
+    names = [world.add(Fence=7 + at) for at in range(MANY)]
+    for name in names:
+        assert world.admin.delete(name)
+    with refusing(world, names[4], event=event):
+        for _ in range(3):  # one notes them, one raises the floor, one forgets them
+            world.admin.purge_nodes(OLD)
+            world.later(2 * OLD)
+        assert kept() == [names[4]]
+    for _ in range(3):
+        world.admin.purge_nodes(OLD)
+        world.later(2 * OLD)
+    assert kept() == []
+    assert int(world.job(world.add(names[0]))["fence"]) >= 7 + MANY - 1
+
+
+def test_a_dead_letter_that_may_not_be_deleted_is_named_once_the_others_are_gone(world: World) -> None:
+    beat = Handle(Celery("shop", set_as_current=False), read_settings({}, {}), world.store)
+    names = [world.add() for _ in range(MANY)]
+    claims = world.claim().claims
+    world.publish(*claims)
+    for claim in claims:
+        run = world.start(claim)
+        assert run is not None and world.finish(run, Ending("dlq", "failed", None, 1))
+    with refusing(world, names[4], event="DELETE ON JobRuns"):
+        with pytest.raises(RowRefused, match=f"{MANY - 1} dead letters are gone.* 1: .*the shop says no"):
+            beat.dead.purge()
+        assert [row.job_name for row in world.admin.dead(100)] == [names[4]]
+    assert beat.dead.purge() == 1
 
 
 def test_an_entry_that_is_refused_is_left_out_and_the_others_are_imported(world: World) -> None:

@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 
 import celery_sqlbeat
-from celery_sqlbeat import masking
-from celery_sqlbeat.errors import DatabaseAway, MigrationChanged, ReleaseTooOld, SchemaError, StoreError
-from celery_sqlbeat.store import Store, migrations
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.migrations import Migration
-from celery_sqlbeat.store.mssql_batch import split_batches
-from celery_sqlbeat.store.opening import dialect_for
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.config import redaction
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.errors import DatabaseUnavailable, MigrationChanged, ReleaseTooOld, SchemaError, StoreError
+from celery_sqlbeat.store import Store, dialect_for
+from celery_sqlbeat.store.sql import migrations
+from celery_sqlbeat.store.sql.dialects.mssql_text import split_batches
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.migrations import Migration
 from tests import mssql
 from tests.servers import server
 
@@ -29,7 +29,7 @@ TABLES = {"changes", "jobruns", "jobs", "nodes", "storeinfo", "schemamigrations"
 
 @pytest.fixture(params=["sqlite", "postgresql", "mssql"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database."""
+    """Return the address of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
     if request.param == "mssql":
@@ -77,7 +77,10 @@ def known(store: Store) -> Sequence[Migration]:
 
 
 def with_another(store: Store, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
-    """Let this package be a version newer, whose last migration runs this script; return the version it was."""
+    """Let this package be a version newer, whose last migration runs this script.
+
+    Return the version it was.
+    """
     before = len(known(store))
     more = (*known(store), Migration(len(known(store)) + 1, "more", text, "checksum"))
     monkeypatch.setattr(migrations, "migrations", lambda _: more)
@@ -95,7 +98,7 @@ def test_migrating_an_empty_database_creates_everything(store: Store) -> None:
 
 
 def test_asking_for_a_file_that_is_not_there_says_so_and_makes_none(tmp_path: Path) -> None:
-    """An empty file would look like a database without tables, at a place that may be the wrong one."""
+    """An empty file would look like a database without tables, perhaps at the wrong place."""
     path = tmp_path / "a name? with % and #.db"
     some = store_at(f"sqlite:///{urllib.parse.quote(str(path))}")
     for _ in range(2):
@@ -110,7 +113,7 @@ def test_asking_for_a_file_that_is_not_there_says_so_and_makes_none(tmp_path: Pa
         some.check_schema()
     assert not path.exists()
     elsewhere = store_at(f"sqlite:///{tmp_path / 'no-such-folder' / 'jobs.db'}")
-    with pytest.raises(DatabaseAway, match="cannot be made: unable to open"):
+    with pytest.raises(DatabaseUnavailable, match="cannot be made: unable to open"):
         elsewhere.migrate()
 
 
@@ -246,7 +249,7 @@ def test_the_creation_script_makes_the_same_database(store: Store, empty: str) -
     if store.database.dialect.name == "sqlite":
         by_hand: Callable[[str], Any] = sqlite3.connect(database_url(empty).name).executescript
     elif store.database.dialect.name == "mssql":
-        by_hand = mssql.connect(empty.removeprefix(masking.ODBC)).execute
+        by_hand = mssql.connect(empty.removeprefix(redaction.ODBC)).execute
     else:
         psycopg = pytest.importorskip("psycopg")
         by_hand = psycopg.connect(empty, autocommit=True).execute
@@ -273,7 +276,10 @@ def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: Sto
 
 
 def upgrade(store: Store, oldest: str) -> int:
-    """What a newer release does to the schema, as far as this one can see it; returns the new version."""
+    """Return what a newer release does to the schema, as far as this one can see it.
+
+    Returns the new version.
+    """
     store.migrate()
     version = len(known(store)) + 1
     noted = f"VALUES ({version}, 'more', 'checksum', {'CURRENT_TIMESTAMP'})"
@@ -288,7 +294,7 @@ def test_a_newer_schema_that_this_release_may_use_is_worth_a_remark(store: Store
     version = upgrade(store, celery_sqlbeat.__version__)
     assert store.migrate() == []
     found = store.check_schema()
-    assert (found.found, found.known) == (version, version - 1)
+    assert (found.version, found.known) == (version, version - 1)
     assert f"version {version}, newer than version {version - 1}" in str(found.remark)
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from celery_sqlbeat.store import migrations
-from celery_sqlbeat.store.mssql_batch import split_batches
-from celery_sqlbeat.store.statements import sql_folder
+from celery_sqlbeat.store.sql import migrations
+from celery_sqlbeat.store.sql.dialects.mssql_text import split_batches
+from celery_sqlbeat.store.sql.session import sql_folder
 from tests import mssql
 from tests.servers import server
 

@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import (
-    Ending,
-    after_lost_lease,
-    given_back,
-    left_to_others,
-)
 from celery_sqlbeat.model import Claim
-from tests.contract.world import LEASE, NOON, OVERLAP, World, as_instant
+from celery_sqlbeat.model.lifecycle import Ending, after_lost_lease, left_to_others, released
+from tests.support.world import LEASE, NOON, OVERLAP, World, as_instant
 
 
 def test_a_start_takes_the_lease_over_for_the_worker(world: World) -> None:
@@ -125,14 +120,14 @@ def test_a_retry_by_celery_itself_may_start_the_same_attempt_again(world: World,
 def test_a_message_is_stale_after_its_claim_was_given_back(world: World) -> None:
     world.add()
     claim = world.claim_one()
-    world.beat.give_back([claim], "the broker refused it")
+    world.beat.release_claims([claim], "the broker refused it")
     assert world.start(claim) is None
 
 
 def test_a_message_of_an_earlier_claim_cannot_start_the_run_claimed_again(world: World) -> None:
     world.add()
     stale = world.claim_one()
-    world.beat.give_back([stale], "no answer from the broker")
+    world.beat.release_claims([stale], "no answer from the broker")
     claim = world.claim_one()
     assert claim.run_id == stale.run_id
     assert world.start(stale) is None
@@ -174,8 +169,8 @@ def test_a_start_needs_run_claim_and_fence_each(world: World, columns: dict[str,
     world.add(**columns)
     claim = world.claim_one()
     right = world.request(claim)
-    assert world.worker.start([right._replace(claim_id=world.ids.one())]) == {}
-    assert world.worker.start([right._replace(run_id=world.ids.one())]) == {}
+    assert world.worker.start([right._replace(claim_id=world.ids.random_id())]) == {}
+    assert world.worker.start([right._replace(run_id=world.ids.random_id())]) == {}
     assert world.worker.start([right._replace(fence=claim.fence + 1)]) == {}
     assert world.worker.start([right._replace(fence=claim.fence - 1)]) == {}
     assert world.worker.start([right]) != {}
@@ -199,7 +194,7 @@ def test_a_batch_starts_what_may_begin_and_only_that(world: World) -> None:
     world.start(claims[0])
     world.finish(world.worker.start([world.request(claims[1])])[claims[1].run_id])
     requests = [world.request(claim) for claim in claims]
-    requests[2] = requests[2]._replace(claim_id=world.ids.one())
+    requests[2] = requests[2]._replace(claim_id=world.ids.random_id())
     assert world.worker.start(requests).keys() == {claims[3].run_id, claims[4].run_id}
 
 
@@ -208,7 +203,10 @@ def test_no_questions_are_no_answers(world: World) -> None:
 
 
 def test_what_was_fired_and_forgotten_starts_late_and_leaves_its_job_alone(world: World) -> None:
-    """A worker got the extension after the slot was fired and forgotten: it runs as stock beat would have it."""
+    """A worker got the extension after the slot was fired and forgotten.
+
+    It runs as stock beat would have it.
+    """
     name = world.add()
     claim = world.forgotten()
     before = world.job(name)
@@ -291,7 +289,7 @@ def test_a_late_start_needs_run_claim_and_fence_each(world: World) -> None:
     name = world.add()
     claim = world.forgotten()
     right, before = world.request(claim), world.job(name)
-    assert world.worker.start([right._replace(claim_id=world.ids.one())]) == {}
+    assert world.worker.start([right._replace(claim_id=world.ids.random_id())]) == {}
     assert world.worker.start([right._replace(fence=claim.fence + 1)]) == {}
     assert world.worker.start([right._replace(fence=claim.fence - 1)]) == {}
     assert (world.job(name), world.states(name)) == (before, ["dispatched"])
@@ -300,7 +298,7 @@ def test_a_late_start_needs_run_claim_and_fence_each(world: World) -> None:
 
 @pytest.mark.parametrize("dispatch", [World.forgotten, World.never_started])
 def test_a_late_start_may_be_retried_by_celery(world: World, dispatch: Callable[[World], Claim]) -> None:
-    """The retry's message carries the headers of the first one, so the fence of before the late start."""
+    """The retry's message carries the headers of the first, so the fence before the late start."""
     world.add()
     claim = dispatch(world)
     run = world.start(claim)
@@ -336,7 +334,10 @@ def test_a_leased_slot_that_starts_after_its_last_deadline_takes_the_lease_of_a_
 def test_a_leased_slot_that_comes_after_its_last_deadline_is_skipped_while_another_run_holds_the_job(
     world: World,
 ) -> None:
-    """Its policy forbids to overlap, and its message had its time; the row says what became of the slot."""
+    """Its policy forbids to overlap, and its message had its time.
+
+    The row says what became of the slot.
+    """
     name = world.add()
     early = world.never_started()
     run = world.running()
@@ -371,12 +372,12 @@ def test_a_refusal_that_has_passed_ends_nothing(world: World) -> None:
 def test_stale_messages_are_told_apart(world: World) -> None:
     world.add()
     stale = world.claim_one()
-    world.beat.give_back([stale], "no answer from the broker")
+    world.beat.release_claims([stale], "no answer from the broker")
     assert world.refused(stale) == "stale: its run is scheduled (no answer from the broker)"
     claim = world.claim_one()
     assert world.refused(stale) == "stale: its claim is no longer valid"
     assert world.refused(claim._replace(fence=claim.fence + 1)) == "stale: its claim is no longer valid"
-    unknown = claim._replace(run_id=world.ids.one())
+    unknown = claim._replace(run_id=world.ids.random_id())
     assert world.refused(unknown) == "stale: its run is not known here, or its history is gone"
     assert world.start(claim) is not None
 
@@ -450,7 +451,7 @@ def test_an_overlapping_run_that_was_un_started_runs_again_under_the_same_attemp
     claim = world.claim_one()
     world.beat.mark_dispatched([claim])()
     run = world.start(claim)
-    assert run is not None and world.finish(run, given_back("shutdown"))
+    assert run is not None and world.finish(run, released("shutdown"))
     again = world.claim_one()
     assert (again.run_id, again.slot.attempt) == (run.run_id, 1)
     assert again.fence > run.fence

@@ -1,4 +1,7 @@
-"""Jobs from elsewhere, on real databases: a batch is written or it is not, and what goes out comes in the same."""
+"""Jobs from elsewhere, on real databases.
+
+A batch is written or it is not, and what goes out comes in the same.
+"""
 
 import json
 from datetime import timedelta
@@ -7,17 +10,14 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_sqlbeat.config import read_settings
+from celery_sqlbeat.api import Handle
+from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import LineError
-from celery_sqlbeat.handle import Handle
 from celery_sqlbeat.model import JobArrival, JobChange, JobDraft
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.transfer.arrivals import Left
-from celery_sqlbeat.transfer.bringing import BATCH, bring
-from celery_sqlbeat.transfer.export import exported
-from celery_sqlbeat.transfer.lines import read_lines
-from celery_sqlbeat.transfer.plan import Step
-from tests.contract.world import NOON, World
+from celery_sqlbeat.transfer.jsonl import LeftOut, export_lines, read_lines
+from celery_sqlbeat.transfer.plan import BATCH, ImportStep, import_in_batches
+from tests.support.world import NOON, World
 
 HOUR = timedelta(hours=1)
 
@@ -29,7 +29,7 @@ def beat(world: World) -> Handle:
 
 def handle_on(store: Store) -> Handle:
     app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.timezone = "UTC"
+    app.conf.update(timezone="UTC")
     return Handle(app, read_settings({"sqlbeat_namespace": store.namespace}, {}), store)
 
 
@@ -38,24 +38,24 @@ def draft(name: str, **fields: Any) -> JobDraft:
     return plain._replace(**fields)
 
 
-def take_in(beat: Handle, lines: list[str], dry_run: bool = False) -> list[Step]:
+def take_in(beat: Handle, lines: list[str], dry_run: bool = False) -> list[ImportStep]:
     found = []
     for one in read_lines(lines, beat.rules):
         assert not isinstance(one, LineError), one
-        found.append((one.arrival, one.wish))
-    return list(bring(beat.store, beat.rules, found, dry_run))
+        found.append((one.job, one.spec))
+    return list(import_in_batches(beat.store, beat.rules, found, dry_run))
 
 
 def line(name: str, **fields: Any) -> str:
     return json.dumps({"name": name, "task": "app.task", "schedule": "every 1m", **fields})
 
 
-def actions(steps: list[Step]) -> dict[str, str]:
+def actions(steps: list[ImportStep]) -> dict[str, str]:
     return {step.name: step.action for step in steps}
 
 
 def out(beat: Handle, with_state: bool = True) -> list[str]:
-    found = list(exported(beat.store, beat.rules, with_state))
+    found = list(export_lines(beat.store, beat.rules, with_state))
     assert all(isinstance(one, str) for one in found), found
     return [str(one) for one in found]
 
@@ -175,7 +175,7 @@ def test_a_dry_run_writes_nothing_and_tells_the_same(beat: Handle, world: World)
 
 def test_jobs_of_the_code_are_left_to_it(beat: Handle, world: World) -> None:
     world.add("mine", CodeOwner="shop", CodeRelease="1", TimeZone="UTC")
-    assert list(exported(beat.store, beat.rules)) == [None]
+    assert list(export_lines(beat.store, beat.rules)) == [None]
     (step,) = take_in(beat, [line("mine")])
     assert step.action == "left" and "the beat_schedule of shop defines it" in step.remarks[0]
 
@@ -183,8 +183,8 @@ def test_jobs_of_the_code_are_left_to_it(beat: Handle, world: World) -> None:
 def test_a_job_that_cannot_run_is_named_and_stops_no_other(beat: Handle, world: World) -> None:
     world.add("bad", Args="[1,")
     world.add("good")
-    bad, good = exported(beat.store, beat.rules)
-    assert isinstance(bad, Left) and bad.name == "bad" and "Args" in bad.reason
+    bad, good = export_lines(beat.store, beat.rules)
+    assert isinstance(bad, LeftOut) and bad.name == "bad" and "Args" in bad.reason
     assert json.loads(str(good))["name"] == "good"
 
 
@@ -199,8 +199,8 @@ def test_what_no_line_can_say_is_named(world: World, columns: dict[str, str], hi
     world.add(**{"name": "a", **{key: value for key, value in columns.items() if key != "JobName"}})
     if "JobName" in columns:
         world.change("a", **columns)
-    (left,) = exported(beat.store, beat.rules)
-    assert isinstance(left, Left) and hint in left.reason
+    (left,) = export_lines(beat.store, beat.rules)
+    assert isinstance(left, LeftOut) and hint in left.reason
 
 
 def test_a_job_in_quarantine_is_put_right(beat: Handle, world: World) -> None:
@@ -213,7 +213,10 @@ def test_a_job_in_quarantine_is_put_right(beat: Handle, world: World) -> None:
 def test_who_changes_the_same_jobs_meanwhile_is_seen(
     beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look and the write another program adds one of the jobs: the batch is planned anew."""
+    """Between the look and the write another program adds one of the jobs.
+
+    The batch is planned anew.
+    """
     read = type(world.admin).jobs
     added: list[set[str]] = []
 

@@ -1,4 +1,7 @@
-"""What users install is the wheel, so the wheel is tried here: built, installed into an empty environment, run."""
+"""What users install is the wheel, so the wheel is tried here.
+
+Built, installed into an empty environment, run.
+"""
 
 import importlib.metadata
 import os
@@ -35,7 +38,13 @@ def must(*command: object, cwd: Path, **environ: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the source distribution and the wheel made from it, as a release makes them."""
+    """Return the folder with the source distribution and its wheel, made as a release makes them.
+
+    A release has made them already: it names the folder, so that what is published is what was
+    tested.
+    """
+    if released := os.environ.get("SQLBEAT_TEST_DIST"):
+        return ROOT / released
     folder = tmp_path_factory.mktemp("dist")
     must(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
     return folder
@@ -49,7 +58,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a new environment that holds the wheel and what it asks for."""
+    """Return the bin folder of a new environment that holds the wheel and what it asks for."""
     folder = tmp_path_factory.mktemp("environment")
     must(sys.executable, "-m", "venv", folder, cwd=folder)
     binaries = folder / "bin"
@@ -57,9 +66,18 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binaries
 
 
+def test_the_extra_redis_brings_what_the_transport_imports(wheel: Path, tmp_path: Path) -> None:
+    """A worker on Redis dies at its start where a module of the transport is missing."""
+    must(sys.executable, "-m", "venv", tmp_path / "with-redis", cwd=tmp_path)
+    python = tmp_path / "with-redis" / "bin" / "python"
+    must(python, "-m", "pip", "install", "--quiet", f"{wheel}[redis]", cwd=tmp_path)
+    code = "from kombu import Connection; print(Connection('redis://').transport.driver_type)"
+    assert must(python, "-c", code, cwd=tmp_path).strip() == "redis"
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """An empty folder with the smallest app."""
+    """Return an empty folder with the smallest app."""
     (tmp_path / "demo.py").write_text("from celery import Celery\n\napp = Celery('demo', broker='memory://')\n")
     return tmp_path
 
@@ -70,7 +88,7 @@ def test_the_wheel_holds_every_sql_file_the_types_and_the_entry_points(wheel: Pa
     assert sources
     assert sources <= names
     assert "celery_sqlbeat/py.typed" in names
-    assert "celery_sqlbeat/demo/example_project/tasks.py" in names
+    assert "celery_sqlbeat/demo/example_project/demo.py" in names
     assert not {name for name in names if name.startswith("tests/")}
     (metadata,) = importlib.metadata.distributions(path=[str(wheel)])
     points = {(point.group, point.name): point.value for point in metadata.entry_points}
@@ -84,7 +102,8 @@ def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "tests/conftest.py"} <= names
+    pages = {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+    assert pages | {"Makefile", "pyproject.toml", "constraints-dev.txt", "tests/conftest.py"} <= names
     assert any(name.startswith("sql/sqlite/") for name in names)
 
 
@@ -128,7 +147,7 @@ def test_a_missing_driver_is_one_line_with_its_remedy(environment: Path, shop: P
 
 
 def test_the_demonstration_finds_its_project(environment: Path, shop: Path) -> None:
-    code = "from celery_sqlbeat.demo.project import project_root; print(project_root())"
+    code = "from celery_sqlbeat.cli.init import project_root; print(project_root())"
     root = Path(must(environment / "python", "-c", code, cwd=shop).strip())
     assert ROOT not in root.parents
     said = must(environment / "celery", "-A", "example_project", "sqlbeat", "init", cwd=shop, PYTHONPATH=str(root))

@@ -1,4 +1,6 @@
-"""Reads the fenced blocks of a page. A block that is not to be run says why, in a comment right above it:
+"""Read the fenced blocks of a page.
+
+A block that is not to be run says why, in a comment right above it:
 
 <!-- not run by the tests: it needs a server of Azure -->
 """
@@ -9,7 +11,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {  # pages whose blocks have tests of their own
-    "docs/dba.md": "tests/unit/infra/test_dba_page.py",
+    "docs/dba.md": "tests/infra/test_dba_page.py",
     "docs/moving.md": "tests/transfer/test_page.py",
     "example_project/README.md": "tests/process/test_demo.py",
 }
@@ -31,7 +33,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: str) -> list[Block]:
-    """The blocks of a page, in their order."""
+    """Return the blocks of a page, in their order."""
     return [
         Block(
             found["language"].strip(), found["text"], page.count("\n", 0, found.start("language")) + 1, found["reason"]
@@ -41,7 +43,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(block: Block) -> list[str]:
-    """The commands of a console block, without the remarks behind them; lines of output have no prompt."""
+    """Return the commands of a console block without remarks; lines of output have no prompt."""
     return [re.sub(r"\s{2,}#.*$", "", line[2:]).strip() for line in block.text.splitlines() if line.startswith("$ ")]
 
 

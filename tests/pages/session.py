@@ -1,4 +1,4 @@
-"""A shop in a folder, in which the commands and snippets of one page are run from its first line to its last."""
+"""A shop in a folder, in which the commands and snippets of one page are run in their order."""
 
 import contextlib
 import os
@@ -10,15 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from celery_sqlbeat.config import read_settings
+from celery_sqlbeat.config.settings import read_settings
 from tests.pages.blocks import ROOT, Block, commands_of
-from tests.process.beats import wait_for
+from tests.support.beats import wait_for
 
 PATIENCE = 90.0  # seconds for one command on a busy machine
 APP = """\
 from celery import Celery
 
-from celery_sqlbeat.embedded import folder_url
+from celery_sqlbeat.brokers import folder_url
 
 app = Celery("app", broker=folder_url("messages"))
 app.conf.update(
@@ -52,7 +52,10 @@ class Session:
         (folder / "app.py").write_text(APP)
 
     def console(self, block: Block) -> None:
-        """Run the commands of a block; each must succeed, and a beat or worker must come up and stay."""
+        """Run the commands of a block.
+
+        Each must succeed, and a beat or worker must come up and stay.
+        """
         for command in commands_of(block):
             words = shlex.split(command)
             assert words[0] == "celery", f"{command!r}: say why this is not run, or teach {__file__} to run it"
@@ -64,7 +67,10 @@ class Session:
                 self._run(command, words)
 
     def python(self, block: Block) -> None:
-        """Run a snippet as a program; one that begins with a file's name in a comment becomes that file as well."""
+        """Run a snippet as a program.
+
+        One that begins with a file's name in a comment becomes that file as well.
+        """
         first = block.text.splitlines()[0]
         name = first.removeprefix("# ").partition(":")[0]
         target = self.folder / (name if first.startswith("# ") and name.endswith(".py") else f"snippet_{block.line}.py")
@@ -121,7 +127,7 @@ class Session:
             assert process.poll() is None, f"{command} has ended\n{self.logs()}"
 
     def logs(self) -> str:
-        """What beats and workers have said."""
+        """Return what beats and workers have said."""
         return "\n".join(f"--- {command}\n{log.read_text()[-3000:]}" for command, _, log in self._running)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from celery.beat import Scheduler
 
 
 def methods_of(module: str, scheduler: str) -> set[str]:
-    """The methods that a scheduler class has of its own, read from its source."""
+    """Return the methods that a scheduler class has of its own, read from its source."""
     parent = importlib.util.find_spec(module.partition(".")[0])
     assert parent is not None and parent.origin is not None
     source = (Path(parent.origin).parent / f"{module.partition('.')[2]}.py").read_text()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from celery_sqlbeat.cli import sqlbeat
-from celery_sqlbeat.config import NAMES
+from celery_sqlbeat.config.settings import NAMES
 from tests.pages.blocks import ELSEWHERE, ROOT, Block, blocks_of, commands_of, pages
 from tests.pages.session import Session
 
@@ -46,7 +46,10 @@ def test_the_commands_and_snippets_of_a_page_run_in_their_order(page: str, tmp_p
 
 
 def commands_named(text: str) -> list[list[str]]:
-    """Our commands as prose names them in backticks: `explain NAME`, `celery -A app sqlbeat init --sql`."""
+    """Our commands as prose names them in backticks.
+
+    `explain NAME`, `celery -A app sqlbeat init --sql`.
+    """
     spans = (span.removeprefix("celery -A app sqlbeat ").split() for span in re.findall(r"`([^`\n]+)`", text))
     return [words for words in spans if words and words[0] in sqlbeat.list_commands(click.Context(sqlbeat))]
 

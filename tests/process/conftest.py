@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.beats import Shop, shop
-from tests.process.brokers import place
 from tests.process.workers import Lane, WorkerShop, assert_one_start_each
+from tests.support.beats import Shop, shop
+from tests.support.brokers import place
 
 MakeShop = Callable[..., Shop]
 MakeWorkers = Callable[[Lane], WorkerShop]
@@ -28,7 +28,10 @@ def make_shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeSh
 
 @pytest.fixture
 def make_workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeWorkers]:
-    """Make a shop for workers on a lane; whatever happens there, no attempt may begin twice or without its lease."""
+    """Make a shop for workers on a lane.
+
+    Whatever happens there, no attempt may begin twice or without its lease.
+    """
     with workers(tmp_path, request) as make:
         yield make
 
@@ -37,7 +40,7 @@ def make_workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Mak
 def make_shared_workers(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[MakeWorkers]:
-    """The same for shops that several tests look at."""
+    """Yield the same for shops that several tests use."""
     with workers(tmp_path_factory.mktemp("workers"), request) as make:
         yield make
 

@@ -12,7 +12,7 @@ import kombu.connection
 import kombu.entity
 import kombu.messaging
 
-import celery_sqlbeat.embedded  # noqa: F401 - makes folder:// known
+import celery_sqlbeat.brokers  # noqa: F401 - makes folder:// known
 
 Connection: Any = kombu.connection.Connection  # kombu leaves them without types
 Consumer: Any = kombu.messaging.Consumer
@@ -28,7 +28,7 @@ def publish(url: str, name: str, count: str) -> None:
 
 
 def consume(url: str, ledger: str, pace: str) -> None:
-    """Write down what was consumed, then acknowledge it, until a file named stop lies beside the ledger."""
+    """Record what was consumed, then acknowledge it, until the folder has a file named stop."""
     stop = Path(ledger).with_name("stop")
 
     def consumed(body: Any, message: Any) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from celery_sqlbeat.model import RunRecord
-from tests.process.beats import wait_for
 from tests.process.workers import PATIENCE, WorkerShop
+from tests.support.beats import wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "outcomes.md"
 NEXT_SLOT = "the next slot"
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 def page() -> dict[str, Outcome]:
-    """The table, by how the attempt ends."""
+    """Return the table, by how the attempt ends."""
     rows = re.findall(
         r"^\| ([^|]+?) \| `(\w+)` \| ([+ \d]*)\| ([+ \d]*)\| ([^|]+?) \|$", PAGE.read_text(), re.MULTILINE
     )
@@ -37,7 +37,10 @@ def page() -> dict[str, Outcome]:
 
 
 def assert_outcome(shop: WorkerShop, job: str, how: str, attempt: int = 1) -> RunRecord:
-    """Wait until an attempt of a job has ended as the page says of this way to end; what follows must be so, too."""
+    """Wait until an attempt of a job has ended as the page says of this way to end.
+
+    What follows must be so, too.
+    """
     expected = page()[how]
 
     def found() -> list[RunRecord]:

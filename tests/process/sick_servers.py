@@ -1,18 +1,21 @@
-"""A wire to PostgreSQL behind which the server gives errors that no list has, as in the midst of a fail-over."""
+"""A wire to PostgreSQL that answers with unlisted errors, as a server amid a fail-over."""
 
 import select
 import socket
 import struct
 from contextlib import suppress
 
-from tests.process.brokers import Wire
+from tests.support.brokers import Wire
 
 ODD_STATE = "ZZ001"
 _READY = b"Z" + struct.pack("!I", 5)
 
 
 class SickWire(Wire):
-    """While `is_sick`, connections are made, and get their settings; each further statement gets an error."""
+    """While `is_sick`, connections are made, and get their settings.
+
+    Each further statement gets an error.
+    """
 
     is_sick = False
     executes_all_the_same = False

@@ -1,4 +1,6 @@
-"""Tasks with a strategy of their own: their messages never come where others get their leases, or late, or twice.
+"""Tasks with a strategy of their own.
+
+Their messages never come where others get their leases, or late, or twice.
 
 One kind is real, celery-batches; the others are as hostile as one can be by mistake.
 """
@@ -16,7 +18,7 @@ FLUSH_SECONDS = 8.0  # longer than a lease of the tests
 
 
 def task(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A task of every app."""
+    """Return a task of every app."""
     made: Callable[[Callable[..., Any]], Any] = shared_task(name=name, **options)
     return made
 
@@ -30,7 +32,7 @@ def batch(requests: Any) -> None:
 
 @task("own.small_batch", base=Batches, flush_every=2, flush_interval=1, acks_late=True)
 def small_batch(requests: Any) -> None:
-    """The same, in batches of two that are acknowledged late."""
+    """Note the same, in batches of two that are acknowledged late."""
     for one in requests:
         tell(_Told(one), "start")
 
@@ -54,7 +56,7 @@ class _Facts(dict[str, Any]):
 
 
 def strategy_of(how: str) -> Any:
-    """A strategy that deals with its messages in this way."""
+    """Return a strategy that deals with its messages in this way."""
 
     def strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
         pass_on = default(task, app, consumer, **options)
@@ -86,7 +88,7 @@ def strategy_of(how: str) -> Any:
 
 
 def _make(how: str) -> None:
-    class Own(Task):  # type: ignore[misc]  # Celery has no types
+    class Own(Task[Any, Any]):
         abstract = True
 
         def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:

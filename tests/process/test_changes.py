@@ -1,4 +1,7 @@
-"""What a running beat notices: jobs that are added, paused, resumed or wrong; workers that come; clocks that differ."""
+"""What a running beat notices: jobs that are added, paused, resumed or wrong; workers that come.
+
+Clocks that differ.
+"""
 
 import json
 import os
@@ -12,12 +15,12 @@ import pytest
 from celery.utils.imports import symbol_by_name
 
 from celery_sqlbeat import Scheduler
-from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import CLAIMED, DISPATCHED, LEFT_TO_OTHERS, RUNNING, SKIPPED, SUCCESS, after_success
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import Node, RunRecord, StartRequest
-from tests.process.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
-from tests.process.brokers import Arrived
+from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, LEFT_TO_OTHERS, RUNNING, SKIPPED, SUCCESS, after_success
 from tests.process.conftest import MakeShop
+from tests.support.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
+from tests.support.brokers import Arrived
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +37,10 @@ def wait_for_runs(shop: Shop, name: str, *states: str, count: int = 1, seconds: 
 
 
 def idle_beat(shop: Shop, **conf: Any) -> Beat:
-    """A beat that has started and has nothing to do."""
+    """Return a beat that has started and has nothing to do."""
     shop.write(**conf)
     beat = shop.start()
-    beat.says("beat_schedule of shop")
+    beat.says("brought its beat_schedule")
     return beat
 
 
@@ -81,7 +84,7 @@ def test_a_wrong_row_is_set_aside_and_said_once(make_shop: MakeShop) -> None:
     beat = shop.start()
     wait_for_runs(shop, "right", DISPATCHED, count=6)  # several polls
     for name in ("wrong", "worse"):
-        assert beat.log.count(f"job {name} is set aside") == 1, beat.log
+        assert beat.log.count(f"until its row is corrected: job_name={name} ") == 1, beat.log
         assert shop.store.for_admin().jobs([name])[name].quarantine
     shop.statement("UPDATE Jobs SET Schedule = 'every 1s' WHERE JobName = 'wrong'")
     wait_for_runs(shop, "wrong", DISPATCHED)
@@ -91,7 +94,7 @@ def test_a_wrong_row_is_set_aside_and_said_once(make_shop: MakeShop) -> None:
 
 _SKEWED = """\
 import datetime as _datetime, time as _time
-import celery_sqlbeat.machine as _machine
+import celery_sqlbeat.environment as _machine
 
 _skew = float(os.environ.get("SHOP_SKEW", "0"))
 _now = _time.time
@@ -109,7 +112,10 @@ _machine.datetime = _Skewed
 
 
 def test_clocks_of_hosts_that_differ_change_nothing(make_shop: MakeShop) -> None:
-    """The clock is injected in the process; what asks the operating system by itself is not deceived."""
+    """The clock is injected in the process.
+
+    What asks the operating system by itself is not deceived.
+    """
     shop = make_shop("postgresql", "redis")
     names = [f"job-{number}" for number in range(20)]
     shop.write({name: {"task": "shop.add", "schedule": 1} for name in names}, extra=_SKEWED)
@@ -156,7 +162,7 @@ def register_worker(shop: Shop) -> None:
 
 
 def arrived(shop: Shop) -> list[Arrived]:
-    """What is in the queue, as soon as there is something."""
+    """Return what is in the queue, as soon as there is something."""
     found: list[Arrived] = []
 
     def is_there() -> bool:
@@ -179,7 +185,7 @@ def test_a_slot_whose_queue_has_a_worker_with_the_extension_is_leased_to_it(make
         (message,) = arrived(shop)
         mine = message.headers["sqlbeat"]
         assert mine["run"] == run.run_id
-        request = StartRequest(mine["run"], mine["claim"], mine["fence"], Ids().one(), 0)
+        request = StartRequest(mine["run"], mine["claim"], mine["fence"], Ids().random_id(), 0)
         started = worker.start([request])[run.run_id]
         assert [each.state for each in shop.runs() if each.run_id == run.run_id] == [RUNNING]
         assert worker.finish([(started, after_success())]) == set()
@@ -198,7 +204,7 @@ def test_a_message_that_nobody_takes_is_published_again_under_the_same_claim(mak
 
     def is_published_again() -> bool:
         register_worker(shop)  # it stays alive
-        return "published again" in beat.log
+        return bool(beat.events("runs_republished"))
 
     wait_for(is_published_again, 30, shop.logs)
     beat.stop()
@@ -217,7 +223,10 @@ if os.environ.get("SHOP_PLAIN"):  # this worker has no extension
 
 
 def test_a_message_is_not_published_again_beside_a_worker_without_the_extension(make_shop: MakeShop) -> None:
-    """Such a worker runs what it gets, tells nobody, and would run the second copy, too. So the job just goes on."""
+    """Such a worker runs what it gets, tells nobody, and would run the second copy, too.
+
+    So the job just goes on.
+    """
     shop = make_shop("postgresql", "redis")
     shop.write({"leased": {"task": "shop.add", "schedule": 1}}, extra=_PLAIN, **LEASES)
     plain = shop.start("worker", "-c", "1", "--without-gossip", "--without-mingle", SHOP_PLAIN="1")
@@ -233,7 +242,7 @@ def test_a_message_is_not_published_again_beside_a_worker_without_the_extension(
     wait_for(lambda: len(left()) >= 2, 60, shop.logs)  # each at its first deadline, 3 s after it was sent
     beat.stop()
     plain.stop()
-    assert "published again" not in beat.log
+    assert not beat.events("runs_republished")
     ran = Counter(re.findall(r"Task shop\.add\[(\S+)\] succeeded in", plain.log))
     assert set(ran.values()) == {1}
     assert {run.run_id for run in left()} <= set(ran)
@@ -263,7 +272,7 @@ def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: M
     def release(name: str, seconds: int) -> Beat:
         shop.write({"job": {"task": "shop.add", "schedule": seconds}}, sqlbeat_poll_interval=0.5)
         beat = shop.start(SQLBEAT_RELEASE=name)
-        beat.says("beat_schedule of shop")
+        beat.says("brought its beat_schedule")
         return beat
 
     def schedule() -> str:
@@ -274,13 +283,13 @@ def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: M
     new = release("v2", 7200)
     assert schedule() == "every 2h"
     restarted = shop.start(SQLBEAT_RELEASE="v1")
-    restarted.says("this beat has")
+    restarted.says("release=v1 winner=v2")
     assert schedule() == "every 2h"
     restarted.stop()
     new.kill()
     wait_for(lambda: schedule() == "every 1h", 60, shop.logs)
-    assert old.log.count("beat_schedule of shop") == 2
-    assert new.log.count("beat_schedule of shop") == 1
+    assert old.log.count("brought its beat_schedule") == 2
+    assert new.log.count("brought its beat_schedule") == 1
     old.stop()
     assert_clean(old, new)
 

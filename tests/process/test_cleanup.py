@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.process.beats import Shop, assert_clean, wait_for
 from tests.process.conftest import MakeShop
+from tests.support.beats import Shop, assert_clean, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -1,11 +1,14 @@
-"""RabbitMQ itself keeps what has a countdown, with quorum queues: it is leased by the queue that it comes to then."""
+"""RabbitMQ itself keeps what has a countdown, with quorum queues.
+
+It is leased by the queue that it comes to then.
+"""
 
 import pytest
 
-from celery_sqlbeat.lifecycle import DISPATCHED, SUCCESS
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.lifecycle import DISPATCHED, SUCCESS
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import PATIENCE, Lane
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +26,8 @@ def test_what_the_broker_delays_is_leased_by_the_queue_that_it_comes_to(make_wor
     entry = {"task": "work.note", "schedule": 1.0, "options": {"countdown": 2}}
     shop.write_app(None, queue, beat_schedule={"late": entry})
     shop.work("threads").ready()
-    shop.start()
+    beat = shop.start()
     wait_for(lambda: shop.states("late").count(SUCCESS) >= 2, PATIENCE, shop.logs)
     assert DISPATCHED not in shop.states("late"), shop.logs()
-    assert "fired and forgotten" not in shop.logs()
+    assert not beat.events("worker_unleased")
     assert all(start.fence is not None for start in shop.starts("late"))

@@ -1,4 +1,4 @@
-"""The demonstration as a new user runs it, and the example project by the commands of its README."""
+"""The demonstration as a new user runs it, and the commands of the example project's README."""
 
 import os
 import re
@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.demo.project import project_root, surroundings
+from celery_sqlbeat.cli.init import project_root
+from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.store import open_store
-from tests.process.beats import PATIENCE, wait_for
+from example_project.demo import surroundings
+from tests.support.beats import PATIENCE, wait_for
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "celery", "sqlbeat", "demo"]

@@ -1,4 +1,7 @@
-"""The broker without a server under real processes: nothing is lost or doubled, and a killed consumer keeps nothing."""
+"""The broker without a server under real processes.
+
+Nothing is lost or doubled, and a killed consumer keeps nothing.
+"""
 
 import json
 import os
@@ -12,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.embedded import folder_url
-from celery_sqlbeat.embedded.spool import Spool
-from tests.process.beats import PATIENCE, wait_for
+from celery_sqlbeat.brokers import folder_url
+from tests.support.beats import PATIENCE, wait_for
 
 ROOT = Path(__file__).parents[2]
 COUNT = 3000  # messages of each publisher
@@ -109,7 +111,7 @@ def test_what_a_killed_consumer_held_goes_to_the_other_one(crowd: Crowd) -> None
 
 SHOP = """\
 from celery import Celery
-from celery_sqlbeat.embedded import folder_url
+from celery_sqlbeat.brokers import folder_url
 
 app = Celery("shop", broker=folder_url({folder!r}))
 app.conf.update(worker_prefetch_multiplier=1)
@@ -175,6 +177,11 @@ class Shop:
         return [int(line.split()[0]) for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
 
 
+def waiting(shop: Shop) -> list[Path]:
+    """Return the messages that nobody has taken."""
+    return list((shop.folder / "broker" / "queues" / "celery").glob("*.json"))
+
+
 @pytest.fixture
 def shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
     made = Shop(tmp_path, request.param)
@@ -212,8 +219,7 @@ def test_the_late_acknowledged_tasks_of_a_killed_worker_run_on_the_other_one(sho
     first.wait()
     shop.worker("two", "-c", "2")
     wait_for(lambda: set(shop.done()) == set(range(12)), 2 * PATIENCE, lambda: shop.log("two"))
-    spool = Spool(shop.folder / "broker")
-    wait_for(lambda: spool.size("celery") == 0, PATIENCE)
+    wait_for(lambda: waiting(shop) == [], PATIENCE)
     queues = {path.name for path in (shop.folder / "broker" / "queues").iterdir()}
     assert "one@shop.celery.pidbox" not in queues, "the queues of the dead worker are gone"
 
@@ -226,4 +232,4 @@ def test_a_worker_starts_and_stops_in_order_and_leaves_no_message_behind(shop: S
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
     assert [path.name for path in (shop.folder / "broker" / "queues").iterdir()] == ["celery"]
-    assert Spool(shop.folder / "broker").size("celery") == 0
+    assert waiting(shop) == []

@@ -1,4 +1,7 @@
-"""A database that goes away, comes back, or says what nobody foresaw: nothing runs twice, and all goes on soon."""
+"""A database that goes away, comes back, or says what nobody foresaw.
+
+Nothing runs twice, and all goes on soon.
+"""
 
 import json
 import time
@@ -7,11 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.process.beats import wait_for
-from tests.process.brokers import Wire
 from tests.process.conftest import MakeWorkers
 from tests.process.sick_servers import SickWire
 from tests.process.workers import LEASE, PATIENCE, Lane, WorkerShop, lane_name
+from tests.support.beats import wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +35,10 @@ def sick(url: str) -> Iterator[SickWire]:
 def test_what_ends_while_the_database_gives_unknown_errors_is_not_run_again(
     make_workers: MakeWorkers, lane: Lane, executes: bool
 ) -> None:
-    """As in a fail-over, where a gateway says what it likes: sessions look well, and no statement gets its answer."""
+    """As in a fail-over, where a gateway says what it likes.
+
+    Sessions look well, and no statement gets its answer.
+    """
     shop = make_workers(lane)
     with sick(shop.database_url) as wire:
         shop.write_app(lane, sqlbeat_database_url=wire.url)
@@ -57,7 +63,10 @@ def _count(shop: WorkerShop, what: str) -> int:
 
 @pytest.mark.parametrize("lane", [LATE, EARLY], ids=lane_name)
 def test_after_an_outage_of_the_database_beats_fire_and_workers_run_soon(make_workers: MakeWorkers, lane: Lane) -> None:
-    """No pause between two tries is longer than a second. With default settings; -s shows the figures."""
+    """No pause between two tries is longer than a second.
+
+    With default settings; -s shows the figures.
+    """
     shop = make_workers(lane)
     shop.conf = {name: value for name, value in shop.conf.items() if not name.startswith("sqlbeat_")}
     wire = Wire(shop.database_url)
@@ -69,7 +78,7 @@ def test_after_an_outage_of_the_database_beats_fire_and_workers_run_soon(make_wo
         wait_for(lambda: _count(shop, "end") >= 3, 60, shop.logs)
         wire.cut()
         told = len(worker.log)
-        beat.says("trying again in", times=4, seconds=60)  # which is said ever more rarely: after 8 s or more
+        beat.says("retry_seconds=", times=4, seconds=60)  # which is said ever more rarely: after 8 s or more
         began = time.time()
         wire.mend()
 

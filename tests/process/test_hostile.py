@@ -1,4 +1,7 @@
-"""What logs, events, inspections and commands show is not enough to touch a run: its claim id stands nowhere else."""
+"""What logs, events, inspections and commands show is not enough to touch a run.
+
+Its claim id stands nowhere else.
+"""
 
 import json
 import secrets
@@ -8,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import CANCELLED, SCHEDULED, SUCCESS
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.lifecycle import CANCELLED, SCHEDULED, SUCCESS
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import PATIENCE, Lane, WorkerShop, lanes, together
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +30,7 @@ COMMANDS = [
 
 
 def shown_by_commands(shop: WorkerShop) -> str:
-    """What the command line prints about everything."""
+    """Return what the command line prints about everything."""
     base = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", "sqlbeat"]
     done = [
         subprocess.run([*base, *words], cwd=shop.folder, capture_output=True, text=True, check=True, timeout=PATIENCE)
@@ -37,7 +40,7 @@ def shown_by_commands(shop: WorkerShop) -> str:
 
 
 def inspected(shop: WorkerShop) -> dict[str, Any]:
-    """What every worker says of itself and of its tasks."""
+    """Return what every worker says of itself and of its tasks."""
     app = shop.place.app(control_exchange=shop.conf["control_exchange"])
     inspect = app.control.inspect(timeout=2)
     found = {name: getattr(inspect, name)() for name in ("active", "reserved", "scheduled", "stats", "conf")}
@@ -86,7 +89,7 @@ def test_what_can_be_seen_of_a_run_is_not_enough_to_forge_its_message(make_worke
             shop.send("work.note", headers={"sqlbeat": each}, task_id=run.run_id)
         wait_for(lambda: _rejected(events, run.run_id) >= 3 * len(forged), PATIENCE, shop.logs)
         unknown = shop.order("work.nobody_has_this")
-        worker.says("task work.nobody_has_this is not registered in this worker")
+        worker.says("it is not registered in this worker")
         assert [claim for claim in _claims(shop) if claim in worker.log] == [], unknown
     beat.stop()
     worker.stop()

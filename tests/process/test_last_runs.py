@@ -1,9 +1,12 @@
-"""What an entry of a `beat_schedule` says of its last run counts as under stock beat; a task id of its own does not."""
+"""What an entry of a `beat_schedule` says of its last run counts as under stock beat.
+
+A task id of its own does not.
+"""
 
 import pytest
 
-from tests.process.beats import assert_clean, wait_for
 from tests.process.conftest import MakeShop
+from tests.support.beats import assert_clean, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +32,7 @@ def test_an_entry_that_says_it_is_overdue_fires_at_once_and_only_once(
     first.stop()
     assert first.log.count("the task_id in the options of overdue is replaced") == 1, first.log
     second = shop.start()
-    second.says("beat_schedule of shop")
+    second.says("brought its beat_schedule")
     shop.add("marker", at=shop.now())  # once this has fired, what was due before it has as well
     wait_for(lambda: len(shop.dispatched()) >= 2, 30, shop.logs)
     second.stop()

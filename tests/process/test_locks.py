@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.lifecycle import DISPATCHED
+from celery_sqlbeat.config.policy import policies_from_setting
 from celery_sqlbeat.model import Claim, StartRequest
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import DISPATCHED
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import policies_from_setting
-from tests.process.beats import Shop, assert_clean, wait_for
 from tests.process.conftest import MakeShop
+from tests.support.beats import Shop, assert_clean, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def fires(shop: Shop, name: str) -> int:
 
 
 def assert_goes_on(shop: Shop, name: str, slots: int, seconds: float) -> None:
-    """A job that nothing is wrong with fires so often in so many seconds."""
+    """Assert that a sound job fires so often in so many seconds."""
     before = fires(shop, name)
     wait_for(lambda: fires(shop, name) >= before + slots, seconds, shop.logs)
 
@@ -144,7 +144,7 @@ def test_a_file_that_others_hold_for_a_second_at_a_time_stops_no_duty(make_shop:
 
 @contextlib.contextmanager
 def second_at_a_time(file: Path) -> Iterator[None]:
-    """Another writer, that holds the file for a second, and then leaves it alone for a fifth of one."""
+    """Another writer that holds the file for a second, and leaves it alone for a fifth of one."""
     is_over = threading.Event()
 
     def hold() -> None:

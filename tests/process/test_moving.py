@@ -1,4 +1,7 @@
-"""The move from a real stock beat: it ends, its file is brought in, and its jobs go on where it stood."""
+"""The move from a real stock beat.
+
+It ends, its file is brought in, and its jobs go on where it stood.
+"""
 
 import json
 import subprocess
@@ -7,8 +10,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from celery_sqlbeat.lifecycle import SKIPPED
-from tests.process.beats import (
+from celery_sqlbeat.model.lifecycle import SKIPPED
+from tests.process.conftest import MakeShop
+from tests.support.beats import (
     PATIENCE,
     Beat,
     Shop,
@@ -17,7 +21,6 @@ from tests.process.beats import (
     assert_sent_once,
     wait_for,
 )
-from tests.process.conftest import MakeShop
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +97,10 @@ def ticks(log: str, name: str) -> int:
 def test_no_slot_runs_twice_on_the_way_back_to_stock_beat_and_here_again(
     make_shop: MakeShop, database: str, broker: str
 ) -> None:
-    """The hour of `daily` comes once: whoever fires it, neither the other nor a later one does again."""
+    """The hour of `daily` comes once.
+
+    Whoever fires it, neither the other nor a later one does again.
+    """
     shop = make_shop(database, broker)
     due = shop.now() + timedelta(seconds=75)
     shop.write(

@@ -1,4 +1,7 @@
-"""Beats that differ beside each other: groups of entries of one app, several apps in one namespace, deleted entries."""
+"""Beats that differ beside each other.
+
+Groups of entries of one app, several apps in one namespace, deleted entries.
+"""
 
 import json
 import os
@@ -11,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.process.beats import PATIENCE, Beat, Shop, wait_for
 from tests.process.conftest import MakeShop
+from tests.support.beats import PATIENCE, Beat, Shop, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +47,7 @@ def wait_for_more_of(shop: Shop, *names: str, more: int = 3) -> None:
 
 
 def command(shop: Shop, *arguments: str, **environ: str) -> tuple[int, str]:
-    """The exit code and the output of `celery sqlbeat`."""
+    """Return the exit code and the output of `celery sqlbeat`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SQLBEAT_")}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "celery", "-A", "shop", "sqlbeat", *arguments],
@@ -58,7 +61,7 @@ def command(shop: Shop, *arguments: str, **environ: str) -> tuple[int, str]:
 
 
 def check(shop: Shop, **environ: str) -> dict[str, Any]:
-    """What `check --json` finds, with its exit code."""
+    """Return what `check --json` finds, with its exit code."""
     code, text = command(shop, "check", "--json", "--timeout", "0.3", **environ)
     found: dict[str, Any] = json.loads(text)
     return {**found, "code": code}
@@ -126,7 +129,7 @@ def test_two_apps_without_a_name_keep_their_jobs_apart(make_shop: MakeShop) -> N
     assert shop.store.for_code().owners().keys() == {"shop"}
     other = shop.start(app="office")
     wait_for_more_of(shop, "same", "shop-job", "office-job")
-    other.says("entry same is left out: a job of shop has this name already")
+    other.says('entry=same reason="a job of shop has this name already"')
     senders = {(run.job_name, str(run.claimed_by).split("/")[1]) for run in shop.runs()}
     ours, theirs = str(one.process.pid), str(other.process.pid)
     assert senders == {("same", ours), ("shop-job", ours), ("office-job", theirs)}

@@ -1,4 +1,7 @@
-"""Nights in which the clocks change, on the database's clock: real beats, and a server clock that the test sets."""
+"""Nights in which the clocks change, on the database's clock.
+
+Real beats, and a server clock that the test sets.
+"""
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -6,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import DISPATCHED
-from tests.process.beats import Shop, assert_clean, assert_sent_once, wait_for
+from celery_sqlbeat.model.lifecycle import DISPATCHED
 from tests.process.conftest import MakeShop
+from tests.support.beats import Shop, assert_clean, assert_sent_once, wait_for
 
 pytestmark = pytest.mark.slow
 
 # SQLite has the clock of its host. Every process of the shop adds what stands in a file.
 _SET_CLOCK = """\
 import datetime as _datetime, pathlib as _pathlib
-import celery_sqlbeat.store.sqlite as _sqlite
+import celery_sqlbeat.store.sql.dialects.sqlite as _sqlite
 
 _offset = _pathlib.Path({path!r})
 _made = _sqlite.Sqlite.__init__
@@ -48,7 +51,7 @@ def night(shop: Shop, evening: datetime, **entries: Any) -> Path:
         sqlbeat_poll_interval=1,
     )
     for _ in range(2):
-        shop.start().says("beat_schedule of shop")
+        shop.start().says("brought its beat_schedule")
     return path
 
 

@@ -1,4 +1,7 @@
-"""Database or broker away at start, during the run, at the stop: beats stay up, say so in a line, and lose nothing."""
+"""Database or broker away at start, during the run, at the stop.
+
+Beats stay up, say so in a line, and lose nothing.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,10 +10,10 @@ from typing import Any
 import celery.beat
 import pytest
 
-from celery_sqlbeat.lifecycle import CLAIMED
-from tests.process.beats import Beat, Shop, assert_no_slot_is_missing, assert_sent_once, wait_for
-from tests.process.brokers import Wire
+from celery_sqlbeat.model.lifecycle import CLAIMED
 from tests.process.conftest import MakeShop
+from tests.support.beats import Beat, Shop, assert_no_slot_is_missing, assert_sent_once, wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -29,14 +32,14 @@ def wire(url: str) -> Iterator[Wire]:
 
 
 def with_password(url: str) -> str:
-    """The same address with a password that the server does not ask for."""
+    """Return the same address with a password that the server does not ask for."""
     scheme, _, rest = url.partition("://")
     user, _, host = rest.rpartition("@")
     return f"{scheme}://{user.partition(':')[0] or 'postgres'}:{SECRET}@{host}"
 
 
 def assert_calm(*beats: Beat) -> None:
-    """An outage is said line by line, without tracebacks and without the password."""
+    """Assert that an outage is logged line by line, with neither tracebacks nor the password."""
     for beat in beats:
         assert beat.process.poll() in (None, 0), beat.log
         assert "Traceback" not in beat.log, beat.log
@@ -52,14 +55,14 @@ def test_a_database_that_is_away_is_waited_for(make_shop: MakeShop) -> None:
         beats = [shop.start(), shop.start()]
         for beat in beats:
             beat.says("the database cannot be used for now")
-            beat.says("trying again in")
+            beat.says("retry_seconds=")
         line.mend()
         shop.wait_for_more(20)
         for outage in (line.cut, lambda: setattr(line, "stop_after", 0)):  # refused, and without an answer
             told = [len(beat.log) for beat in beats]
             outage()
             for beat, after in zip(beats, told, strict=True):
-                beat.says("trying again in", times=2, after=after)
+                beat.says("retry_seconds=", times=2, after=after)
             line.cut()
             line.mend()
             shop.wait_for_more(40)
@@ -78,12 +81,12 @@ def test_a_beat_stops_in_order_while_the_database_is_away(make_shop: MakeShop) -
         refused, unanswered = shop.start(), shop.start()
         shop.wait_for_more(20)
         line.cut()
-        refused.says("trying again in")
+        refused.says("retry_seconds=")
         assert refused.stop() < 10
         line.mend()
         shop.wait_for_more(20)
         line.stop_after = 0
-        unanswered.says("trying again in", after=len(unanswered.log))
+        unanswered.says("retry_seconds=", after=len(unanswered.log))
         assert unanswered.stop() < 10
         assert_calm(refused, unanswered)
 
@@ -120,7 +123,7 @@ def test_a_wrong_address_is_said_in_one_line_and_tried_again(make_shop: MakeShop
     shop.write(ENTRIES, sqlbeat_database_url=missing)
     beat = shop.start()
     beat.says("does not exist")
-    beat.says("trying again in", times=2)
+    beat.says("retry_seconds=", times=2)
     assert beat.stop() < 10
     assert_calm(beat)
 
@@ -154,7 +157,7 @@ def test_tables_that_are_made_later_are_found(make_shop: MakeShop, postgresql_da
     url = postgresql_database()
     shop.write(ENTRIES, sqlbeat_database_url=url)
     beat = shop.start()
-    beat.says("trying again in")
+    beat.says("retry_seconds=")
     assert "init" in beat.log, beat.log
     later = Shop(shop.folder, url, shop.place)
     later.store.migrate()
@@ -169,9 +172,9 @@ def test_a_message_that_no_broker_takes_does_not_keep_a_beat_busy(make_shop: Mak
     shop.write({"well": {"task": "shop.add", "schedule": 1}})
     shop.add("lost", options='{"exchange": "sqlbeat_test_no_such_exchange", "routing_key": "x"}', at=shop.now())
     beat = shop.start()
-    beat.says("job lost, slot", times=3)
+    beat.says("a message was not published: job_name=lost ", times=3)
     wait_for(lambda: len(shop.dispatched()) >= 5, 30, shop.logs)
-    assert beat.log.count("job lost, slot") <= 6, beat.log
+    assert beat.log.count("a message was not published: job_name=lost ") <= 6, beat.log
     beat.stop()
     assert_calm(beat)
 
@@ -187,7 +190,7 @@ def test_inspect_ping_is_answered_while_the_database_is_away(make_shop: MakeShop
         shop.wait_for_more(20)
         for outage in (line.cut, lambda: setattr(line, "stop_after", 0)):
             outage()
-            beat.says("trying again in", times=2, after=len(beat.log))
+            beat.says("retry_seconds=", times=2, after=len(beat.log))
             wait_for(lambda: answers(app), 20, lambda: beat.log)
             line.cut()
             line.mend()

@@ -1,4 +1,7 @@
-"""A job every 2 s whose run takes 3.3 s, by each policy for what comes due meanwhile: real beats and workers."""
+"""A job every 2 s whose run takes 3.3 s, by each policy for what comes due meanwhile.
+
+Real beats and workers.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -7,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from celery_sqlbeat.lifecycle import CANCELLED, RUNNING, SKIPPED, SUCCESS
 from celery_sqlbeat.model import RunRecord
-from tests.process.beats import assert_clean, wait_for
+from celery_sqlbeat.model.lifecycle import CANCELLED, RUNNING, SKIPPED, SUCCESS
 from tests.process.conftest import workers
 from tests.process.outcomes import page
 from tests.process.workers import Lane, WorkerShop, lane_name
+from tests.support.beats import assert_clean, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +34,7 @@ LANES = [Lane("prefork", "redis", "postgresql", "early"), Lane("threads", "rabbi
 
 @pytest.fixture(scope="module", params=LANES, ids=lane_name)
 def shop(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[WorkerShop]:
-    """A shop whose jobs have had some turns each. Its heartbeats are rare: who is replaced is told at once."""
+    """Yield a shop whose jobs have run several times; heartbeats are rare there."""
     folder: Path = tmp_path_factory.mktemp("overlap")
     with workers(folder, request) as make:
         shop = make(request.param)
@@ -53,7 +56,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 def ran(shop: WorkerShop, name: str) -> list[tuple[RunRecord, datetime, datetime]]:
-    """The runs of a job that have begun and ended, with when."""
+    """Return the runs of a job that have begun and ended, with when."""
     found = []
     for run in shop.attempts(name):
         if run.started_at is not None and run.finished_at is not None:

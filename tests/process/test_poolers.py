@@ -1,4 +1,4 @@
-"""Beats and workers behind a PgBouncer in transaction mode, beside another client of its server connections."""
+"""Beats and workers behind a PgBouncer in transaction mode, shared with another client."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from tests.pgbouncer import pgbouncer
-from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import Lane, lane_name
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,10 @@ SETTINGS = "SELECT name, setting FROM pg_settings WHERE name NOT LIKE 'plpgsql.%
 def test_beats_and_workers_share_server_connections_with_other_programs(
     make_workers: MakeWorkers, lane: Lane, tmp_path: Path
 ) -> None:
-    """Two beats, a worker and a foreign client on two server connections: no error, and nothing left behind."""
+    """Two beats, a worker and a foreign client on two server connections.
+
+    No error, and nothing left behind.
+    """
     shop = make_workers(lane)
     with pgbouncer(tmp_path, "transaction", size=2) as pooler:
         url = pooler.url(shop.database_url)

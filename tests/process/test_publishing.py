@@ -1,4 +1,4 @@
-"""What is published is what stock beat would publish for the same entry, by each of the ways and on real brokers."""
+"""A published message equals stock beat's for the same entry, in each way, on real brokers."""
 
 import contextlib
 import functools
@@ -14,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu import connection as wires
 
-from celery_sqlbeat.beat.publishing import Published, Publisher
+import tests.support.hypothesis_profile  # noqa: F401  # loads it
 from celery_sqlbeat.model import Claim
-from tests.process.brokers import Arrived, Place, claim, place
+from celery_sqlbeat.publish.publisher import Published, Publisher
+from tests.support.brokers import Arrived, Place, place
+from tests.support.claims import claim
+from tests.support.stock import untyped
 
 # Task attributes such as priority, which one of the tasks has on purpose.
 pytestmark = pytest.mark.filterwarnings(r"ignore:\s*The .* task attribute\s+is deprecated")
@@ -29,7 +32,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield made
 
 
-class Untyped(Task):  # type: ignore[misc]  # Celery has no types
+class Untyped(Task[Any, Any]):
     typing = False
 
 
@@ -49,7 +52,7 @@ def tasks(app: Celery) -> Celery:
         ("shop.shadowed", anything, {"shadow_name": lambda task, args, kwargs, options: f"shadow of {args}"}),
     ]
     for name, function, attributes in kinds:
-        app.task(shared=False, name=name, **attributes)(function)
+        untyped(app).task(shared=False, name=name, **attributes)(function)
     return app
 
 
@@ -60,7 +63,7 @@ def published(publisher: Publisher, claims: list[Claim], seconds: float = 10) ->
 
 def stock(app: Celery, each: Claim) -> None:
     """Send what stock beat sends, only under the same task id."""
-    scheduler = celery.beat.Scheduler(app, lazy=True)
+    scheduler = untyped(celery.beat.Scheduler(app, lazy=True))
     options = {**each.options, "task_id": each.run_id, "headers": dict(each.options.get("headers") or {})}
     entry = scheduler.Entry(each.job_name, each.task_name, None, 0, 10, each.args, each.kwargs, options, app=app)
     scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
@@ -195,6 +198,7 @@ def test_a_router_that_looks_at_the_arguments_is_asked_for_each_message(broker: 
 
 
 def test_what_was_sent_says_where_and_how_long_it_waits(broker: Place) -> None:
+    broker.take("topic")  # declares the exchange
     app = tasks(broker.app())
     eta = (datetime.now(timezone.utc) + timedelta(seconds=60)).isoformat()
     options: list[dict[str, Any]] = [{}, {}, {"countdown": 30}, {"countdown": 30}, {"eta": eta}, {"eta": eta}]
@@ -271,7 +275,7 @@ a_connection: Any = wires.Connection  # kombu leaves it without types
 
 
 def fails() -> Any:
-    """An argument that asks something which is away."""
+    """Return an argument that asks something which is away."""
     raise ConnectionError("no answer")
 
 
@@ -294,10 +298,10 @@ def test_a_claim_that_cannot_be_published_fails_alone_and_it_is_known_whether_it
     bad = {}
     if broker.kind == "rabbitmq":
         refused["wrong priority"] = claim("shop.add", priority="x")
+        refused["headers larger than a frame"] = claim("shop.add", headers={"x": "x" * 200_000})
         bad["unknown exchange"] = claim("shop.add", exchange="no such exchange", routing_key="x")
         bad["refused by the broker"] = claim("shop.add", user_id="somebody else")
         bad["what RabbitMQ falls over"] = claim("shop.add", headers={"x": float("inf")})
-        bad["headers too large"] = claim("shop.add", headers={"x": "x" * 200_000})
     good = [claim("shop.add", i) for i in range(40)]
     mixed = list(good)
     for place_, each in enumerate([*refused.values(), *bad.values()]):
@@ -325,7 +329,7 @@ def test_a_queue_that_was_deleted_is_declared_again(broker: Place) -> None:
     publisher = Publisher(broker.app())
     published(publisher, [claim()])
     with broker.app().connection_for_write() as connection:
-        connection.default_channel.queue_delete(broker.queue("default"))
+        untyped(connection.default_channel).queue_delete(broker.queue("default"))
     outcomes = [published(publisher, [claim()]) for _ in range(2)]
     publisher.close()
     if broker.kind == "rabbitmq":
@@ -338,10 +342,10 @@ def test_a_task_with_its_own_apply_async_is_asked(broker: Place) -> None:
     app = broker.app()
     asked: list[str] = []
 
-    class Own(Task):  # type: ignore[misc]  # Celery has no types
-        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    class Own(Task[Any, Any]):
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]  # options come by name
             asked.append(options["task_id"])
-            return super().apply_async([*args, "more"], kwargs, **options)
+            return super().apply_async((*args, "more"), kwargs, **options)
 
     def own(*args: Any) -> None: ...
 
@@ -358,7 +362,7 @@ class Hooked:
     def __init__(self, app: Celery, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         test = self
 
-        class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery has no types
+        class Scheduler(celery.beat.Scheduler):
             apply_entry = wrap(celery.beat.Scheduler.apply_entry)
 
             def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **options: Any) -> Any:
@@ -369,7 +373,7 @@ class Hooked:
         self.publisher = Publisher(app, self.scheduler.apply_entry, self.entry_of)
 
     def entry_of(self, each: Claim) -> Any:
-        return self.scheduler.Entry(each.job_name, each.task_name, None, 0, 10, each.args, each.kwargs)
+        return untyped(self.scheduler).Entry(each.job_name, each.task_name, None, 0, 10, each.args, each.kwargs)
 
 
 def test_what_a_wrapped_apply_entry_chose_not_to_send_is_no_failure(broker: Place) -> None:
@@ -414,7 +418,7 @@ def test_a_wrapped_apply_entry_sees_each_entry_and_may_add_headers(broker: Place
     assert seen == [each.job_name for each in [*claims, bad]]
     arrived = broker.take()
     assert [message.headers["monitor"] for message in arrived] == [each.job_name for each in claims]
-    assert [message.headers["sqlbeat"]["claim"] for message in arrived] == [each.claim_id for each in claims]
+    assert [untyped(message.headers)["sqlbeat"]["claim"] for message in arrived] == [each.claim_id for each in claims]
     assert {sent.queue for sent in result.confirmed} == {broker.queue("default")}
 
 
@@ -441,11 +445,11 @@ def test_nobody_waits_for_a_result_backend_that_is_away(broker: Place) -> None:
 
 
 def test_a_result_backend_that_is_away_is_no_fault_of_the_message(broker: Place) -> None:
-    """Where a tool wants to see `send_task`, Celery itself sends, and subscribes to the result before."""
+    """If a tool wraps `send_task`, Celery itself sends, after it has subscribed to the result."""
     app = tasks(broker.app(result_backend="redis://127.0.0.1:1/0"))
     app.conf.update(redis_retry_on_timeout=False, redis_socket_connect_timeout=0.1)
     app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0, "timeout": 0.1}}
-    app.send_task = functools.partial(app.send_task)
+    untyped(app).send_task = functools.partial(app.send_task)
     publisher = Publisher(app)
     result = published(publisher, [claim("shop.add")])
     publisher.close()
@@ -456,8 +460,8 @@ def test_a_result_backend_that_is_away_is_no_fault_of_the_message(broker: Place)
 def test_a_connection_of_the_tasks_own_that_fails_is_no_fault_of_the_message(broker: Place) -> None:
     app = broker.app()
 
-    class Elsewhere(Task):  # type: ignore[misc]  # Celery has no types
-        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    class Elsewhere(Task[Any, Any]):
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]  # options come by name
             with a_connection("amqp://127.0.0.1:1//", connect_timeout=1) as connection:
                 connection.connect()
 
@@ -485,7 +489,7 @@ def test_a_broker_without_confirmations_is_published_to_all_the_same() -> None:
         queue.close()
     publisher.close()
     assert [sent.claim for sent in result.confirmed] == claims and [each.claim for each in result.refused] == [bad]
-    assert [message.headers["sqlbeat"]["claim"] for message in arrived] == [each.claim_id for each in claims]
+    assert [untyped(message.headers)["sqlbeat"]["claim"] for message in arrived] == [each.claim_id for each in claims]
     assert [message.payload[0] for message in arrived] == [[i] for i in range(5)]
 
 

@@ -1,4 +1,7 @@
-"""A broker that goes away in the middle: nothing counts as sent that is not confirmed, and every call ends in time."""
+"""A broker that goes away in the middle.
+
+Nothing counts as sent that is not confirmed, and every call ends in time.
+"""
 
 import multiprocessing
 import socket
@@ -10,9 +13,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_sqlbeat.beat.publishing import Publisher
-from celery_sqlbeat.errors import BrokerAway
-from tests.process.brokers import Place, Wire, claim, place
+from celery_sqlbeat.errors import BrokerUnavailable
+from celery_sqlbeat.publish.publisher import Publisher
+from tests.support.brokers import Place, Wire, place
+from tests.support.claims import claim
 
 LATE = 1.5  # seconds that a busy machine may add
 
@@ -74,7 +78,7 @@ def test_a_connection_that_is_cut_fails_what_is_outstanding_and_comes_back(
     result = publisher.publish([claim("shop.x", i) for i in range(50)], time.monotonic() + 5)
     assert result.confirmed == [] and len(result.failed) == 50
     assert all(reason and "\n" not in reason for _, reason in result.failed)
-    with pytest.raises(BrokerAway):
+    with pytest.raises(BrokerUnavailable):
         publisher.connect(1)
     assert [reason for _, reason in publisher.publish([claim()], time.monotonic() + 1).failed] == [
         "the broker is not connected"
@@ -87,7 +91,7 @@ def test_a_connection_that_is_cut_fails_what_is_outstanding_and_comes_back(
 def test_connect_notices_that_an_idle_connection_is_gone(
     broker: Place, wire: Wire, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_sqlbeat.beat.brokers._TRUSTED_SECONDS", 0)
+    monkeypatch.setattr("celery_sqlbeat.publish.connection._TRUSTED_SECONDS", 0)
     wire.cut()
     wire.mend()
     assert_works_again(publisher)
@@ -98,10 +102,10 @@ def test_connect_notices_that_an_idle_connection_is_gone(
 def test_connect_notices_that_an_idle_connection_has_fallen_silent(
     broker: Place, wire: Wire, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_sqlbeat.beat.brokers._TRUSTED_SECONDS", 0)
+    monkeypatch.setattr("celery_sqlbeat.publish.connection._TRUSTED_SECONDS", 0)
     wire.stop_after = 0
     started = time.monotonic()
-    with pytest.raises(BrokerAway):
+    with pytest.raises(BrokerUnavailable):
         publisher.connect(2)
     assert time.monotonic() - started < 2 + LATE
     wire.mend()
@@ -112,7 +116,7 @@ def test_connect_notices_that_an_idle_connection_has_fallen_silent(
 @pytest.mark.parametrize("url", ["{scheme}://someone:hidden-word@127.0.0.1:1//", "{scheme}://:hidden-word@127.0.0.1:1"])
 def test_the_error_of_a_broker_that_is_away_is_one_line_without_the_password(broker: Place, url: str) -> None:
     publisher = Publisher(broker.app(url.format(scheme=urllib.parse.urlsplit(broker.url).scheme)))
-    with pytest.raises(BrokerAway) as caught:
+    with pytest.raises(BrokerUnavailable) as caught:
         publisher.connect(2)
     assert "127.0.0.1:1" in str(caught.value)
     assert "hidden-word" not in str(caught.value) and "\n" not in str(caught.value)
@@ -122,7 +126,7 @@ def test_the_error_of_a_broker_that_is_away_is_one_line_without_the_password(bro
 def test_a_refused_login_is_a_broker_that_is_away(broker: Place, user: str) -> None:
     parts = urllib.parse.urlsplit(broker.url)
     publisher = Publisher(broker.app(parts._replace(netloc=f"{user}@{parts.hostname}:{parts.port}").geturl()))
-    with pytest.raises(BrokerAway) as caught:
+    with pytest.raises(BrokerUnavailable) as caught:
         publisher.connect(3)
     assert "wrong-word" not in str(caught.value) and "\n" not in str(caught.value)
 
@@ -133,7 +137,7 @@ def test_a_broker_that_accepts_and_says_nothing_is_given_up_in_time(broker: Plac
         parts = urllib.parse.urlsplit(broker.url)
         publisher = Publisher(broker.app(parts._replace(netloc=f"127.0.0.1:{mute.getsockname()[1]}").geturl()))
         started = time.monotonic()
-        with pytest.raises(BrokerAway):
+        with pytest.raises(BrokerUnavailable):
             publisher.connect(1)
         assert time.monotonic() - started < 1 + LATE
 
@@ -157,13 +161,15 @@ def test_nothing_is_published_after_the_deadline(broker: Place) -> None:
     assert broker.take() == []
 
 
-def test_messages_that_are_slow_to_make_go_out_as_far_as_the_time_allows(broker: Place) -> None:
+def test_messages_that_are_slow_to_make_go_out_as_far_as_the_time_allows(
+    broker: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = broker.app()
 
     def nothing(*args: Any) -> None: ...
 
     slow = app.task(shared=False, name="shop.slow")(nothing)
-    slow.apply_async = _slowly(slow.apply_async)
+    monkeypatch.setattr(slow, "apply_async", _slowly(slow.apply_async))
     publisher = Publisher(app, patience=0.2)
     publisher.connect(5)
     claims = [claim("shop.slow", i) for i in range(40)]

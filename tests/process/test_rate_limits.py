@@ -1,13 +1,16 @@
-"""Messages wait in their worker for a token of their task's rate limit, or for their eta: no copy of them is sent."""
+"""Messages wait in their worker for a token of their task's rate limit, or for their eta.
+
+No copy of them is sent.
+"""
 
 from collections import Counter
 
 import pytest
 
-from celery_sqlbeat.lifecycle import SUCCESS
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.lifecycle import SUCCESS
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import LEASE, PATIENCE, Lane, assert_calm
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +49,7 @@ def test_what_waits_for_a_rate_limit_is_not_published_again_and_runs(
     assert set(Counter(start.run for start in shop.starts()).values()) == {1}
     shop.wait_for_outcome(*jobs)
     assert {job: shop.states(job) for job in jobs} == {job: [SUCCESS] for job in jobs}
-    assert "published again" not in beat.log
+    assert not beat.events("runs_republished")
     assert_calm(worker)
 
 
@@ -81,5 +84,5 @@ def test_what_waits_for_its_eta_is_not_published_again(make_workers: MakeWorkers
     shop.wait_for_start(job)
     shop.wait_for_outcome(job)
     assert shop.states(job) == [SUCCESS]
-    assert "published again" not in beat.log
+    assert not beat.events("runs_republished")
     assert_calm(worker)

@@ -1,14 +1,17 @@
-"""Jobs that no message can be made of, and jobs that no broker takes, beside one that is in order; real beats."""
+"""Jobs that no message can be made of, and jobs that no broker takes, beside one that is in order.
+
+Real beats.
+"""
 
 import json
 from typing import Any
 
 import pytest
 
-from celery_sqlbeat.lifecycle import DLQ, RETRY
-from tests.process.beats import assert_clean, wait_for
+from celery_sqlbeat.model.lifecycle import DLQ, RETRY
 from tests.process.conftest import MakeShop
 from tests.process.test_command_line import run
+from tests.support.beats import assert_clean, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,7 @@
-"""Several hosts in the address, the standby first, as after each fail-over: the one that can be written to is taken."""
+"""Several hosts in the address, the standby first, as after each fail-over.
+
+The one that can be written to is taken.
+"""
 
 import json
 import subprocess
@@ -8,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from celery_sqlbeat.errors import DatabaseAway
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.errors import DatabaseUnavailable
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.postgresql import Postgresql
-from celery_sqlbeat.url import database_url
-from tests.process.beats import wait_for
-from tests.process.brokers import place
+from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
+from celery_sqlbeat.store.sql.engine import Database
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_one_start_each
 from tests.replication import Replication, replication
+from tests.support.beats import wait_for
+from tests.support.brokers import place
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +33,7 @@ def servers() -> Iterator[Replication]:
 
 
 def check(folder: Path, url: str) -> tuple[int, str]:
-    """What `celery sqlbeat check` says, and its exit code."""
+    """Return what `celery sqlbeat check` says, and its exit code."""
     done = subprocess.run(
         [sys.executable, "-m", "celery", "-A", "shop", "sqlbeat", "check", "--json"],
         cwd=folder,
@@ -48,7 +51,7 @@ def test_a_standby_alone_is_named_and_is_an_error_for_check(servers: Replication
     primary.migrate()
     primary.close()
     database = Database(Postgresql(database_url(servers.url(servers.standby))), patience=0.1)
-    with pytest.raises(DatabaseAway, match=rf"127\.0\.0\.1, port {servers.standby}, can only be read"):
+    with pytest.raises(DatabaseUnavailable, match=rf"127\.0\.0\.1, port {servers.standby}, can only be read"):
         database.read("read_clock")
     (tmp_path / "shop.py").write_text("from celery import Celery\napp = Celery('shop', broker='memory://')\n")
     code, said = check(tmp_path, servers.url(servers.standby))
@@ -59,7 +62,10 @@ def test_a_standby_alone_is_named_and_is_an_error_for_check(servers: Replication
 
 
 def test_beats_and_workers_go_on_with_the_standby_that_became_the_primary(servers: Replication, tmp_path: Path) -> None:
-    """Listed first, it is passed by as long as it is a standby; after its promotion all goes on there."""
+    """Listed first, it is passed by as long as it is a standby.
+
+    After its promotion all goes on there.
+    """
     with place(LANE.broker) as where:
         shop = WorkerShop(tmp_path, servers.url(servers.standby, servers.primary), where)
         try:

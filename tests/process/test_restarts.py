@@ -1,4 +1,7 @@
-"""Database and broker are restarted, in order and by a crash, while beats fire: every slot has its one outcome."""
+"""Database and broker are restarted, in order and by a crash, while beats fire.
+
+Every slot has its one outcome.
+"""
 
 import signal
 import urllib.parse
@@ -8,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.process.beats import LONG, Shop, assert_clean, assert_no_slot_is_missing, assert_sent_once, shop
-from tests.process.brokers import Place, place
-from tests.process.private import PrivateServer, private_postgresql, private_redis
+from tests.support.beats import LONG, Shop, assert_clean, assert_no_slot_is_missing, assert_sent_once, shop
+from tests.support.brokers import Place, place
+from tests.support.private_servers import PrivateServer, private_postgresql, private_redis
 
 pytestmark = pytest.mark.slow
 

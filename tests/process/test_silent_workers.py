@@ -1,11 +1,16 @@
-"""A worker without the extension that answers nobody may be running a message: no copy of it is sent."""
+"""A worker without the extension that answers nobody may be running a message.
+
+No copy of it is sent.
+"""
+
+import signal
 
 import pytest
 
-from celery_sqlbeat.lifecycle import CLAIMED
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.lifecycle import CLAIMED
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import LEASE, PATIENCE, Lane
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +31,7 @@ LANES = [Lane("solo", "redis", "postgresql", "early"), Lane("threads", "rabbitmq
 def test_what_a_silent_worker_has_taken_is_not_published_again(
     make_workers: MakeWorkers, lane: Lane, remote_control: bool
 ) -> None:
-    """In a roll-out: the plain worker has the message, and the one with the extension makes its queue a leased one."""
+    """The plain worker has the message, and the other one makes the queue a leased one."""
     shop = make_workers(lane)
     shop.write_app(lane, PLAIN.format(remote_control=remote_control))
     plain = shop.work(lane.pool, concurrency=1, SHOP_PLAIN="1").ready()
@@ -39,9 +44,39 @@ def test_what_a_silent_worker_has_taken_is_not_published_again(
     wait_for(lambda: shop.job(job).republishes or shop.states(job) != [CLAIMED], PATIENCE, shop.logs)
     wait_for(lambda: "end" in {line.what for line in shop.lines()}, PATIENCE, shop.logs)
     assert len(shop.starts()) == 1, shop.logs()
-    assert "are published again" not in beat.log
+    assert not beat.events("runs_republished")
     beat.stop()
     plain.stop()
+    (shop.folder / "witness.log").unlink()  # or each start would need its lease
+
+
+def test_who_took_a_copy_since_the_last_look_is_looked_for_again(make_workers: MakeWorkers) -> None:
+    """The beat knows a queue without strangers; then a plain worker comes and takes a copy."""
+    shop = make_workers(LANES[0])
+    shop.write_app(LANES[0], PLAIN.format(remote_control=False))
+    leasing = shop.work("threads").ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
+    lost, copied = shop.order("work.note"), shop.order("work.doze", 8 * LEASE)
+    claims, other_beat = shop.claim(), shop.store.for_beat("beat of the test")
+    other_beat.mark_published([(claims[lost], LEASE), (claims[copied], 4 * LEASE)])()  # the broker loses both
+    beat = shop.start()
+    shop.wait_for_states(lost, "success")
+    beat.signal(signal.SIGSTOP)
+    (node,) = shop.worker_nodes()
+    wait_for(lambda: shop.worker_nodes()[0].heartbeat_at != node.heartbeat_at, PATIENCE, shop.logs)
+    leasing.kill()
+    shop.work("solo", concurrency=1, SHOP_PLAIN="1").ready()
+    wait_for(lambda: other_beat.ended(10), PATIENCE, shop.logs)
+    assert other_beat.postpone_start_deadline([(lease, LEASE) for lease in other_beat.ended(10)])
+    shop.publish(claims[copied], mark=False)
+    wait_for(lambda: len(shop.starts()) == 2, PATIENCE, shop.logs)
+    shop.work("threads").ready()
+    wait_for(lambda: len(shop.worker_nodes()) == 2, PATIENCE, shop.logs)
+    beat.signal(signal.SIGCONT)
+    wait_for(lambda: shop.job(copied).republishes == 2 or shop.states(copied) != [CLAIMED], PATIENCE, shop.logs)
+    assert len(shop.starts()) == 2, shop.logs()
+    assert len(beat.events("runs_republished")) == 1, shop.logs()
+    beat.stop()
     (shop.folder / "witness.log").unlink()  # or each start would need its lease
 
 

@@ -1,4 +1,4 @@
-"""Every slot is fired once, by any number of beats, whichever of them is killed, stopped or asked to end."""
+"""Every slot is fired once by any number of beats, whichever is killed, frozen or stopped."""
 
 import random
 import signal
@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from celery_sqlbeat.lifecycle import DISPATCHED, SCHEDULED, SKIPPED
-from tests.process.beats import (
+from celery_sqlbeat.model.lifecycle import DISPATCHED, SCHEDULED, SKIPPED
+from tests.process.conftest import MakeShop
+from tests.support.beats import (
     LONG,
     Beat,
     Shop,
@@ -17,7 +18,6 @@ from tests.process.beats import (
     assert_sent_once,
     wait_for,
 )
-from tests.process.conftest import MakeShop
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,8 @@ def test_a_beat_that_stood_still_fires_nothing_twice(make_shop: MakeShop, databa
         each.says("Sending due task")
     for _ in range(20 if LONG else 2):
         first.signal(signal.SIGSTOP)
-        # The other one takes what the first had claimed; on SQLite it may have stopped with the file locked.
+        # The other one takes what the first had claimed; on SQLite it may have stopped with the
+        # file locked.
         pass_by(shop, 2.0)
         told = len(first.log)
         first.signal(signal.SIGCONT)
@@ -140,7 +141,7 @@ def test_the_next_slot_of_a_killed_beat_is_fired_in_time_by_another(make_shop: M
     shop.write({"often": {"task": "shop.add", "schedule": 0.5}})
     beats = [shop.start(), shop.start()]
     for each in beats:
-        each.says("beat_schedule of shop")
+        each.says("brought its beat_schedule")
     shop.wait_for_more(3)
     last = max(shop.dispatched(), key=lambda run: run.scheduled_for)
     beats.sort(key=lambda beat: f"/{beat.process.pid}/" in str(last.claimed_by))

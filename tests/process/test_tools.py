@@ -1,13 +1,16 @@
-"""Tools that watch over beat see what they see of stock beat: Sentry's monitors, and entries added at `beat_init`."""
+"""Tools that watch over beat see what they see of stock beat.
+
+Sentry's monitors, and entries added at `beat_init`.
+"""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.process.beats import assert_clean, wait_for
-from tests.process.brokers import Arrived
 from tests.process.conftest import MakeShop
+from tests.support.beats import assert_clean, wait_for
+from tests.support.brokers import Arrived
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +45,7 @@ def test_sentry_monitors_jobs_by_their_schedules(make_shop: MakeShop) -> None:
     shop.add("in-the-table", schedule="cron 30 2 * * mon-fri", time_zone="America/New_York", at=soon)
     shop.statement("UPDATE Jobs SET NextRunTime = NULL WHERE JobName = 'every-ten'")
     beat = shop.start()
-    beat.says("beat_schedule of shop")
+    beat.says("brought its beat_schedule")
     shop.statement("UPDATE Jobs SET NextRunTime = clock_timestamp() WHERE JobName = 'every-ten'")
     wait_for(lambda: len(shop.dispatched()) == 2, 30, shop.logs)
     beat.stop()

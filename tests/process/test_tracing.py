@@ -1,6 +1,9 @@
-"""Tracing tools see each message of a beat once, as they do under stock beat: tried with the packages themselves.
+"""Tracing tools see each message of a beat once, as they do under stock beat.
 
-They are large and need not fit what is installed here, so each test installs its own, beside the environment.
+Tried with the packages themselves.
+
+They are large and need not fit what is installed here, so each test installs its own, beside the
+environment.
 """
 
 import os
@@ -11,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.beats import Shop, assert_clean, wait_for
 from tests.process.conftest import MakeShop
+from tests.support.beats import Shop, assert_clean, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +95,7 @@ class Installed:
         self._folder = folder
 
     def __call__(self, *packages: str) -> str:
-        """The PYTHONPATH of a process that is to have them."""
+        """Return the PYTHONPATH of a process that is to have them."""
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(self._folder), *packages]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -112,7 +115,7 @@ def told_of(seen: Counter[str]) -> int:
 
 
 def of_opentelemetry(seen: Counter[str]) -> list[str]:
-    """The names of its spans of messages that are sent."""
+    """Return the names of its spans of messages that are sent."""
     return [name for name in seen if name.startswith("apply_async/")]
 
 

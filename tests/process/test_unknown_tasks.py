@@ -1,14 +1,18 @@
-"""A deployment with beats first: a task that workers do not know yet is no failure of its job, and waits for them."""
+"""A deployment with beats first.
+
+A task that workers do not know yet is no failure of its job, and waits for them.
+"""
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 
-from celery_sqlbeat.lifecycle import DISPATCHED, SCHEDULED, SKIPPED, SUCCESS
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.lifecycle import DISPATCHED, SCHEDULED, SKIPPED, SUCCESS
 from tests.process.conftest import MakeWorkers
 from tests.process.test_command_line import run
 from tests.process.workers import PATIENCE, Lane, WorkerShop, lane_name, lanes
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +41,27 @@ if os.environ.get("SHOP_PLAIN"):
 """
 
 
+# Keeps a worker busy until the test says so.
+_BUSY = """
+
+@app.task(name="work.busy", bind=True)
+def busy(self):
+    import pathlib
+    import time
+
+    tests.process.worker_tasks.tell(self, "busy")
+    while not pathlib.Path("free").exists():
+        time.sleep(0.05)
+"""
+
+
+def told(shop: WorkerShop) -> list[str]:
+    """Return the workers that have told their tasks."""
+    return [node.node_id for node in shop.worker_nodes() if "tasks" in (node.details or "")]
+
+
 def write(shop: WorkerShop, lane: Lane, *names: str, **conf: object) -> None:
-    """Jobs, every second: one for a task that all workers have, one for a task of the next release."""
+    """Order a job for a task that all workers have, and one for a task of the next release."""
     entries = {name: {"task": f"work.{name}", "schedule": 1} for name in names or ("note", "new")}
     policies = {"*": {"cadence": "fixed_rate"}}
     shop.write_app(lane, _NEXT, beat_schedule=entries, sqlbeat_policies=policies, sqlbeat_max_retries=0, **conf)
@@ -58,7 +81,7 @@ def test_a_task_that_no_worker_knows_yet_waits_for_one_that_does(make_workers: M
     old = shop.work(lane.pool).ready()
     wait_for(lambda: [node for node in shop.worker_nodes() if "tasks" in (node.details or "")], PATIENCE, shop.logs)
     beat = shop.start()
-    beat.says("knows task work.new of job new: its slots wait for one")
+    beat.says("its slots wait for one")
     wait_for(lambda: shop.states("note").count(SUCCESS) >= 3, PATIENCE, shop.logs)
     (waiting,) = shop.attempts("new")
     assert (waiting.attempt, waiting.started_at, waiting.published_at) == (1, None, None), waiting
@@ -73,7 +96,7 @@ def test_a_task_that_no_worker_knows_yet_waits_for_one_that_does(make_workers: M
     for process in (beat, old, new):
         process.stop()
     assert beat.log.count("its slots wait for one") == 1, beat.log
-    assert old.log.count("task work.new is not registered in this worker") <= 1, old.log
+    assert old.log.count("it is not registered in this worker") <= 1, old.log
     assert set(shop.states("new")) <= {SUCCESS, SCHEDULED, SKIPPED, "claimed"}, shop.states("new")
     assert {one.attempt for one in shop.attempts("new") if one.state == SUCCESS} == {1}
 
@@ -108,6 +131,42 @@ def test_messages_that_nobody_holds_back_are_skipped_in_time_as_well(make_worker
     assert_nothing_is_counted(shop)
     beat.stop()
     old.stop()
+
+
+@pytest.mark.parametrize("lane", lanes(among=LANES[:1]), ids=lane_name)
+def test_a_slot_is_sent_until_the_busy_worker_that_knows_its_task_takes_it(
+    make_workers: MakeWorkers, lane: Lane
+) -> None:
+    """One worker knows the task and is busy for many times the time-out.
+
+    The other takes each message meanwhile.
+    """
+    shop = make_workers(lane)
+    entries = {"new": {"task": "work.new", "schedule": 1}}
+    rules = {"sqlbeat_unknown_task_timeout": 2, "sqlbeat_max_retries": 0}
+    shop.write_app(lane, _NEXT + _BUSY, beat_schedule=entries, **rules)
+    old = shop.work(lane.pool).ready()
+    own = shop.place.queue("direct")
+    new = shop.work("solo", "--queues", f"{shop.place.queue('default')},{own}", SHOP_NEXT="1").ready()
+    wait_for(lambda: len(told(shop)) == 2, PATIENCE, shop.logs)
+    shop.send("work.busy", queue=own)
+    shop.wait_for_line("busy")
+    beat = shop.start()
+    wait_for(lambda: shop.attempts("new"), PATIENCE, shop.logs)
+    (first, *_) = shop.attempts("new")
+    assert isinstance(first.created_at, datetime)
+    wait_for(lambda: shop.now() - first.created_at > timedelta(seconds=10), PATIENCE, shop.logs)
+    (waiting, *_) = shop.attempts("new")
+    assert (waiting.run_id, waiting.finished_at) == (first.run_id, None), shop.logs()
+    assert waiting.state != SKIPPED, shop.logs()
+    assert old.log.count("it is not registered in this worker") == 1, old.log
+    beat.says("is sent until one takes it")
+    (shop.folder / "free").touch()
+    wait_for(lambda: shop.states("new")[0] == SUCCESS, PATIENCE, shop.logs)
+    assert shop.attempts("new")[0].run_id == first.run_id
+    assert_nothing_is_counted(shop)
+    for process in (beat, old, new):
+        process.stop()
 
 
 @pytest.mark.parametrize("lane", lanes(among=LANES[1:2]), ids=lane_name)

@@ -1,4 +1,7 @@
-"""What hooks, errbacks, signals and events of Celery say of a slot: one failure at most, however often it is tried."""
+"""What hooks, errbacks, signals and events of Celery say of a slot.
+
+One failure at most, however often it is tried.
+"""
 
 import json
 from functools import partial
@@ -7,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
 from tests.process.test_tools import _SENTRY
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_calm, lanes, together
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 

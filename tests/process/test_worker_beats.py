@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from celery_sqlbeat.queues import read
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.nodes import read_queues
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import LEASE, PATIENCE, Lane, lane_name, lanes
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_a_queue_that_a_worker_has_just_ceased_to_consume_keeps_its_leases(
     shop.wait_for_answer()
     queue = shop.place.queue("default")
     shop.control("cancel_consumer", queue=queue)
-    wait_for(lambda: queue not in read(shop.worker_nodes()[0].queues).consumed, PATIENCE, shop.logs)
+    wait_for(lambda: queue not in read_queues(shop.worker_nodes()[0].queues).consumed, PATIENCE, shop.logs)
     beat = shop.start()
     wait_for(lambda: shop.states("waits"), PATIENCE, shop.logs)
     wait_for(lambda: shop.job("waits").published_at or shop.states("waits") != ["claimed"], PATIENCE, shop.logs)

@@ -1,4 +1,4 @@
-"""The extension installs itself in each worker, says who it is, and is silent where nobody asked for it."""
+"""The extension installs itself in each worker, reports itself, and is silent if unwanted."""
 
 import re
 import subprocess
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.queues import read
-from tests.process.beats import wait_for
+from celery_sqlbeat.model.nodes import read_queues
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import CLOCKS, HEARTBEAT, PATIENCE, Lane, WorkerShop
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def shop(make_workers: MakeWorkers) -> WorkerShop:
 
 
 def stats(shop: WorkerShop) -> dict[str, Any]:
-    """What the only worker says of itself, as `inspect stats` shows it."""
+    """Return what the only worker says of itself, as `inspect stats` shows it."""
     app = shop.place.app(control_exchange=shop.conf["control_exchange"])
     found: dict[str, Any] = {}
     wait_for(lambda: found.update(app.control.inspect(timeout=1).stats() or {}) or found, PATIENCE, shop.logs)
@@ -36,7 +36,7 @@ def stats(shop: WorkerShop) -> dict[str, Any]:
 
 def queues(shop: WorkerShop) -> list[str]:
     nodes = shop.worker_nodes()
-    return sorted(read(nodes[0].queues).consumed) if nodes else []
+    return sorted(read_queues(nodes[0].queues).consumed) if nodes else []
 
 
 def test_a_worker_says_which_store_it_is_on(shop: WorkerShop) -> None:
@@ -61,7 +61,7 @@ def test_queues_that_come_and_go_are_told(shop: WorkerShop) -> None:
     wait_for(lambda: queues(shop) == sorted([first, "more-of-it"]), PATIENCE, shop.logs)
     shop.control("cancel_consumer", queue="more-of-it")
     wait_for(lambda: queues(shop) == [first], PATIENCE, shop.logs)
-    assert list(read(shop.worker_nodes()[0].queues).left) == ["more-of-it"]
+    assert list(read_queues(shop.worker_nodes()[0].queues).left) == ["more-of-it"]
 
 
 def test_a_worker_without_any_setting_of_ours_makes_no_file_and_says_once_what_it_lacks(shop: WorkerShop) -> None:

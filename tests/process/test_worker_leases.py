@@ -1,4 +1,7 @@
-"""Leases against what can happen to a worker: killed, frozen, cut off from the database, or plainly stubborn."""
+"""Leases against what can happen to a worker.
+
+Killed, frozen, cut off from the database, or plainly stubborn.
+"""
 
 import signal
 import time
@@ -7,8 +10,6 @@ import psutil
 import pytest
 
 from celery_sqlbeat.model import RunRecord
-from tests.process.beats import LONG, wait_for
-from tests.process.brokers import Wire
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import (
@@ -25,6 +26,8 @@ from tests.process.workers import (
     lanes,
     together,
 )
+from tests.support.beats import LONG, wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +44,10 @@ AN_AGE = 600  # seconds; whoever sleeps for so long is stopped by somebody
 
 
 def second_attempt(shop: WorkerShop, job: str, lost: RunRecord) -> Line:
-    """Be the beat until the second attempt has ended; it may not begin before the lease of the first one ended."""
+    """Be the beat until the second attempt has ended.
+
+    It may not begin before the lease of the first one ended.
+    """
     shop.dispatch_until(lambda: shop.states(job)[1:] == ["success"])
     first, second = shop.starts(job)[:2]
     assert second.at >= first.at + LEASE - 2 * CLOCKS or lost.lost_leases == 0, shop.logs()
@@ -121,7 +127,10 @@ def test_a_worker_that_stood_still_writes_nothing_and_stops_what_it_can(make_wor
 
 
 def test_no_body_begins_after_its_lease_in_a_child_that_stood_still(make_workers: MakeWorkers) -> None:
-    """Its message is in the pipe already; the main process cannot tell it anything, since it stands still as well."""
+    """Its message is in the pipe already.
+
+    The main process cannot tell it anything, since it stands still as well.
+    """
     shop = make_workers(Lane("prefork", "redis", "postgresql", "early"))
     worker = shop.work(concurrency=1).ready()
     (child,) = worker.children()
@@ -175,7 +184,10 @@ def test_no_body_begins_after_its_lease_in_a_worker_that_stood_still(make_worker
 
 @pytest.mark.parametrize("lane", lanes("prefork"), ids=lane_name)
 def test_what_a_child_did_while_its_worker_stood_still_is_not_recorded(make_workers: MakeWorkers, lane: Lane) -> None:
-    """Nobody stops the child of a frozen process; its outcome comes too late, and the fence is the protection."""
+    """Nobody stops the child of a frozen process.
+
+    Its outcome comes too late, and the fence is the protection.
+    """
     shop = make_workers(lane)
     names = [shop.order("work.sleep", LEASE), shop.order("work.sleep", AN_AGE)]
     worker = shop.work().ready()
@@ -199,7 +211,7 @@ def test_what_a_child_did_while_its_worker_stood_still_is_not_recorded(make_work
 
 
 def outage(shop: WorkerShop, lane: Lane, swallow: bool, seconds: float) -> tuple[Wire, Worker, str, Line]:
-    """A task runs, and then its worker hears nothing of the database for so long."""
+    """Start a task, and cut its worker off from the database for so long."""
     wire = Wire(shop.database_url)
     shop.write_app(lane, sqlbeat_database_url=wire.url)
     name = shop.order("work.sleep", 8, 0.5)
@@ -224,7 +236,8 @@ ON_POSTGRESQL = [
 ]
 
 
-# Half of the workers lose their connections, the others hear nothing any more; in the long variant also the other way.
+# Half of the workers lose their connections, the others hear nothing any more; in the long variant
+# also the other way.
 ways = pytest.mark.parametrize("swapped", [False, True] if LONG else [False])
 
 
@@ -287,7 +300,10 @@ def test_an_outage_that_does_not_end_loses_no_slot(make_workers: MakeWorkers) ->
 
 @pytest.mark.parametrize("acks", ["late", "early"])
 def test_a_late_message_is_acknowledged_when_its_outcome_is_written(make_workers: MakeWorkers, acks: str) -> None:
-    """The task ends while the database is away, and then its worker is killed: who has not acknowledged gives back."""
+    """The task ends while the database is away, and then its worker is killed.
+
+    Who has not acknowledged gives back.
+    """
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         wire = Wire(shop.database_url)
@@ -349,7 +365,10 @@ def test_a_task_that_swallows_every_exception_is_killed(make_workers: MakeWorker
 
 
 def test_what_cannot_be_stopped_keeps_its_claim_unextended(make_workers: MakeWorkers) -> None:
-    """An exception does not reach a thread that sleeps in C. Its run is not given away by its own worker meanwhile."""
+    """An exception does not reach a thread that sleeps in C.
+
+    Its run is not given away by its own worker meanwhile.
+    """
     lane = ON_POSTGRESQL[1]
     shop = make_workers(lane)
     name = shop.order("work.doze", LEASE + 3)
@@ -359,7 +378,7 @@ def test_what_cannot_be_stopped_keeps_its_claim_unextended(make_workers: MakeWor
     shop.dispatch()
     start = shop.wait_for_start(name)
     wire.cut()
-    worker.says("is abandoned")
+    worker.says("abandoned: it was not extended for")
     wire.mend()
     until = shop.job(name).lease_ends_at
     wait_until_taken_over(shop, name)

@@ -1,4 +1,4 @@
-"""A run that takes longer than its `max_runtime` is stopped by the means of its pool, and has failed."""
+"""A run that outlasts its `max_runtime` is stopped by the means of its pool, and has failed."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.test_worker_alerts import _ALERTS, A_RETRY, alerts, is_told, told_of
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_calm, lanes, together
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -89,8 +89,7 @@ def test_a_run_that_goes_on_for_intervals_of_its_job_is_told(make_workers: MakeW
     job = shop.order("work.sleep", 600, name="hangs", schedule="every 2s")
     beat = shop.start()
     shop.wait_for_start(job)
-    beat.says(f"job {job}: run", seconds=PATIENCE)
-    beat.says("goes on for", seconds=PATIENCE)
+    beat.says(f"a run goes on for several intervals of its job: job_name={job} ", seconds=PATIENCE)
     for command in ("health", "check"):
         said = run_command(shop, command)
         assert f"job {job}: run" in said and "of its intervals" in said, said

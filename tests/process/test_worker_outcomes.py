@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.process.beats import wait_for
-from tests.process.brokers import Wire
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome, page
 from tests.process.workers import (
@@ -27,6 +25,8 @@ from tests.process.workers import (
     together,
 )
 from tests.servers import server
+from tests.support.beats import wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +119,7 @@ class Stage(NamedTuple):
 
 @pytest.fixture(scope="module", params=lanes(), ids=lane_name)
 def stage(request: pytest.FixtureRequest, make_shared_workers: MakeWorkers) -> Iterator[Stage]:
-    """A worker that was sent all the cases at once; each test waits for its own."""
+    """Yield a worker that was sent all the cases at once; each test waits for its own."""
     lane = request.param
     shop = make_shared_workers(lane)
     for name, case in CASES.items():
@@ -218,12 +218,13 @@ BACKEND_LANES = [
     Lane("gevent", "rabbitmq", "postgresql", "early"),
 ]
 BRIEFLY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
-"""How often Celery tries again to reach a result backend; of itself twenty times, a second apart."""
+"""How often Celery tries again to reach a result backend; of itself twenty times, a second
+apart."""
 
 
 @contextlib.contextmanager
 def result_backend(shop: WorkerShop, lane: Lane, tries: dict[str, Any] | None = None, **conf: Any) -> Iterator[Wire]:
-    """The shop's results go to Redis, on a way of their own that can be cut."""
+    """Yield the shop's results go to Redis, on a way of their own that can be cut."""
     wire = Wire(server("redis"))
     options = {"global_keyprefix": f"{shop.place.prefix}:", **({"retry_policy": tries} if tries else {})}
     shop.write_app(lane, result_backend=wire.url, result_backend_transport_options=options, result_expires=600, **conf)
@@ -234,7 +235,10 @@ def result_backend(shop: WorkerShop, lane: Lane, tries: dict[str, Any] | None = 
 
 
 def test_a_result_backend_that_comes_back_in_time_costs_nothing(make_workers: MakeWorkers) -> None:
-    """For longer than a lease Celery tries to store the result: heartbeats go on until it has done so."""
+    """For longer than a lease Celery tries to store the result.
+
+    Heartbeats go on until it has done so.
+    """
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         with result_backend(shop, lane, result_backend_always_retry=True) as wire:
@@ -326,7 +330,7 @@ def test_a_body_that_could_not_begin_without_a_result_backend_fails_and_the_next
 
 @pytest.mark.parametrize("lane", lanes("prefork", among=BACKEND_LANES[:1]), ids=lane_name)
 def test_a_main_process_that_waits_for_a_result_backend_keeps_its_leases(make_workers: MakeWorkers, lane: Lane) -> None:
-    """When a child dies, Celery's main process stores that itself, and does nothing else until it has given up."""
+    """When a child dies, Celery's main process stores that itself, and blocks until it gives up."""
     shop = make_workers(lane)
     with result_backend(shop, lane, result_backend_always_retry=True) as wire:
         killed, other = shop.order("work.sleep", 600), shop.order("work.sleep", LEASE)
@@ -395,7 +399,10 @@ def test_a_memory_error_is_a_failure_even_where_it_ends_the_worker(make_workers:
 
 
 def test_a_success_is_written_while_the_broker_is_away(make_workers: MakeWorkers) -> None:
-    """Celery's event loop does nothing but wait for the broker then; the process of the task has noted its success."""
+    """Celery's event loop does nothing but wait for the broker then.
+
+    The process of the task has noted its success.
+    """
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         wire = Wire(shop.place.url)
@@ -423,7 +430,7 @@ def test_a_success_is_written_while_the_broker_is_away(make_workers: MakeWorkers
 def test_a_message_that_expires_before_its_eta_is_revoked_though_a_beat_has_ended_its_slot(
     make_workers: MakeWorkers,
 ) -> None:
-    """The beat ends the slot when the message is too old, and the worker asks for it when its eta has come."""
+    """The beat ends the slot when its message is too old, and the worker asks for it at its eta."""
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         extra = """

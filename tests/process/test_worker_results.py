@@ -1,4 +1,7 @@
-"""The ids of earlier attempts in Celery's result backend: none waits for ever, once its slot has ended."""
+"""The ids of earlier attempts in Celery's result backend.
+
+None waits for ever, once its slot has ended.
+"""
 
 import os
 import signal
@@ -6,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.process.beats import wait_for
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_calm, lanes, together
+from tests.support.beats import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +19,7 @@ _FINAL = {"SUCCESS", "FAILURE", "REVOKED"}
 
 
 def assert_ended(shop: WorkerShop, job: str) -> None:
-    """The results of all attempts but the last name that one."""
+    """Assert that the results of all attempts but the last name that one."""
     *earlier, last = shop.attempts(job)
     assert earlier
 

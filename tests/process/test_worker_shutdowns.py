@@ -1,4 +1,7 @@
-"""Workers that end in order, by force or by surprise: what ran, what had not begun, and what the broker gets back."""
+"""Workers that end in order, by force or by surprise.
+
+What ran, what had not begun, and what the broker gets back.
+"""
 
 import os
 import signal
@@ -7,9 +10,7 @@ from typing import Any
 import celery.app.defaults
 import pytest
 
-from celery_sqlbeat.lifecycle import RUNNING
-from tests.process.beats import wait_for
-from tests.process.brokers import Wire
+from celery_sqlbeat.model.lifecycle import RUNNING, SUCCESS
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import (
@@ -22,6 +23,8 @@ from tests.process.workers import (
     lanes,
     together,
 )
+from tests.support.beats import wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +89,7 @@ def test_a_warm_shutdown_lets_tasks_end_and_gives_the_rest_back(make_workers: Ma
 def test_a_warm_shutdown_gives_back_what_its_retired_children_would_have_run(
     make_workers: MakeWorkers, lane: Lane
 ) -> None:
-    """Celery gives a slot too many for each child that retires, and starts no child once its pool closes."""
+    """Celery frees a slot too many for each retiring child, and starts none in a closing pool."""
     shop = make_workers(lane)
     shop.write_app(lane, sqlbeat_lock_timeout=UNTOUCHED)
     names = [shop.order("work.note") for _ in range(60)]
@@ -255,9 +258,10 @@ AsynPool.on_job_process_lost = on_job_process_lost
 
 
 def test_a_task_that_celery_gives_to_another_process_does_not_run_twice(make_workers: MakeWorkers) -> None:
-    """Celery's pool does so where two processes end at one moment and it has not read what the second one had begun.
+    """Celery's pool does so if two processes end at once before it reads what the second had begun.
 
-    That moment cannot be hit at will, so the worker's pool is made to take a process for such a one.
+    That moment cannot be hit at will, so the worker's pool is made to take a process for such a
+    one.
     """
     lane = Lane("prefork", "rabbitmq", "sqlite", "late")
     shop = make_workers(lane)
@@ -285,8 +289,29 @@ amqp.connection.Connection.blocking_read = blocking_read
 """
 
 
+def test_a_green_worker_goes_on_whose_messages_were_lost_before_redis_heard_of_them(make_workers: MakeWorkers) -> None:
+    """It holds all messages that it may, so it waits for none, and nothing tells it of the cut."""
+    shop = make_workers(Lane("gevent", "redis", "postgresql", "late"))
+    wire = Wire(shop.place.url)
+    shop.write_app(None, broker_url=wire.url, task_acks_late=True, worker_prefetch_multiplier=1)
+    worker = shop.work("gevent", concurrency=2).ready()
+    long = [shop.order("work.sleep", 3) for _ in range(2)]
+    shop.dispatch()
+    for job in long:
+        shop.wait_for_start(job)
+    wire.cut()
+    worker.says("Couldn't ack", times=2, seconds=PATIENCE)
+    wire.mend()
+    later = shop.order("work.note")
+    shop.dispatch()
+    shop.wait_for_outcome(*long, later)
+    assert [shop.states(job) for job in (*long, later)] == [[SUCCESS]] * 3
+    worker.stop()
+    wire.close()
+
+
 def test_after_a_lost_connection_nobody_reads_the_broker_beside_the_consumer(make_workers: MakeWorkers) -> None:
-    """Threads have an event loop on RabbitMQ, and yet Celery raises the prefetch again in a thread of the pool."""
+    """Threads have an event loop on RabbitMQ, but Celery raises the prefetch in another thread."""
     lane = Lane("threads", "rabbitmq", "sqlite", "early")
     shop = make_workers(lane)
     wire = Wire(shop.place.url)
@@ -310,12 +335,15 @@ def test_after_a_lost_connection_nobody_reads_the_broker_beside_the_consumer(mak
 
 
 def dropped(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages that were dropped, not given back."""
+    """Return the messages that were dropped, not given back."""
     return [event for event in events if event["type"] == "task-rejected" and not event.get("requeue")]
 
 
 def test_a_killed_child_is_a_failure_where_celery_would_give_its_message_back(make_workers: MakeWorkers) -> None:
-    """The message of a task that kills its process would come again and again; a new attempt has one of its own."""
+    """The message of a task that kills its process would come again and again.
+
+    A new attempt has one of its own.
+    """
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         shop.write_app(lane, task_reject_on_worker_lost=True, sqlbeat_lock_timeout=UNTOUCHED)
@@ -337,7 +365,10 @@ def test_a_killed_child_is_a_failure_where_celery_would_give_its_message_back(ma
     "setting", ["", "task_reject_on_worker_lost", "task_retry_on_worker_lost"], ids=lambda name: name or "acknowledged"
 )
 def test_a_child_killed_from_outside_is_followed_by_one_new_attempt(make_workers: MakeWorkers, setting: str) -> None:
-    """What an out-of-memory killer does. Whatever Celery would do with the message, it has one successor."""
+    """What an out-of-memory killer does.
+
+    Whatever Celery would do with the message, it has one successor.
+    """
     if setting and setting.removeprefix("task_") not in celery.app.defaults.NAMESPACES["task"]:
         pytest.skip(f"this Celery has no {setting}")
 

@@ -1,17 +1,20 @@
-"""What begins, and what does not: no body without its lease, one per attempt, and no message is lost on the way."""
+"""What begins, and what does not.
 
+No body without its lease, one per attempt, and no message is lost on the way.
+"""
+
+import re
 import time
 import uuid
+from collections import Counter
 from typing import Any, cast
 
 import pytest
 from kombu.common import Broadcast
 from kombu.entity import Exchange
 
-from celery_sqlbeat.lifecycle import given_back
 from celery_sqlbeat.model import Claim
-from tests.process.beats import wait_for
-from tests.process.brokers import Wire
+from celery_sqlbeat.model.lifecycle import SUCCESS, released
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import (
@@ -26,6 +29,8 @@ from tests.process.workers import (
     read_lease,
     together,
 )
+from tests.support.beats import wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +45,8 @@ def are_rejected(events: list[dict[str, Any]], *run_ids: str) -> bool:
     return all(dropped.count(run_id) >= run_ids.count(run_id) for run_id in run_ids)
 
 
-# The main process loses its connection before it hears from the child that this one has taken the task.
+# The main process loses its connection before it hears from the child that this one has taken the
+# task.
 _CUT_AT_ONCE = """
 import os, time
 from celery.signals import worker_ready
@@ -139,7 +145,7 @@ def test_stale_and_duplicate_messages_are_dropped_and_seen(make_workers: MakeWor
     twice, again, cancelled = shop.order("work.sleep", 1.5), shop.order("work.note"), shop.order("work.note")
     claims = shop.claim()
     shop.publish(*claims.values(), *(claims[name] for name in (*names, twice, again)), mark=False)
-    given = shop.store.for_beat("beat of the test").give_back([claims[again]], given_back("test").reason or "")
+    given = shop.store.for_beat("beat of the test").release_claims([claims[again]], released("test").reason or "")
     assert given == {claims[again].run_id}
     assert shop.store.for_admin().cancel(cancelled)
     (newer,) = shop.claim().values()
@@ -189,8 +195,35 @@ def test_a_message_of_another_store_or_namespace_goes_back(make_workers: MakeWor
     together({lane: make_workers(lane) for lane in lanes_here}, scenario)
 
 
+def test_what_a_worker_elsewhere_returns_goes_to_the_one_that_can_run_it(make_workers: MakeWorkers) -> None:
+    """Redis hands a message to the longest waiter, which may be the worker that returns it."""
+    lanes_here = [
+        Lane("threads", "redis", "postgresql", "early"),
+        Lane("gevent", "redis", "postgresql", "late"),
+        Lane("prefork", "rabbitmq", "postgresql", "early"),
+    ]
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        stranger = shop.work(lane.pool, SQLBEAT_NAMESPACE="elsewhere").ready()
+        shop.work(lane.pool).ready()
+        jobs = [shop.order("work.note") for _ in range(24)]
+        shop.dispatch()
+        shop.wait_for_outcome(*jobs)
+        assert [shop.states(job) for job in jobs] == [[SUCCESS]] * len(jobs)
+        returned = Counter(re.findall(r"message_id=(\S+)", "\n".join(stranger.events("message_refused"))))
+        assert returned, "the workers share their queue"
+        again = sum(count - 1 for count in returned.values())
+        if lane.broker == "redis":  # RabbitMQ asks its consumers in turns
+            assert again <= len(returned) / 4, f"{returned}\n{shop.logs()}"
+
+    together({lane: make_workers(lane) for lane in lanes_here}, scenario)
+
+
 def test_a_queue_full_of_messages_of_another_store_lets_ours_pass(make_workers: MakeWorkers) -> None:
-    """As after a database was made anew: the broker hands out what came back before what came later."""
+    """As after a database was made anew.
+
+    The broker hands out what came back before what came later.
+    """
     lanes_here = [ON_POSTGRESQL, Lane("threads", "redis", "sqlite", "early")]
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
@@ -313,7 +346,10 @@ def test_messages_without_our_header_are_untouched(make_workers: MakeWorkers, la
 
 
 class Outage:
-    """A worker whose way to the database is cut from the start; the test itself goes another way."""
+    """A worker whose way to the database is cut from the start.
+
+    The test itself goes another way.
+    """
 
     def __init__(self, shop: WorkerShop, lane: Lane) -> None:
         self.shop, self.wire = shop, Wire(shop.database_url)
@@ -429,7 +465,10 @@ BETWEEN = 5.0  # seconds between two tasks under the rate limit
 
 
 def test_a_rate_limited_message_takes_its_lease_when_its_turn_comes(make_workers: MakeWorkers) -> None:
-    """The limit holds a message back for longer than its lease would last; at the end of the worker it goes back."""
+    """The limit holds a message back for longer than its lease would last.
+
+    At the end of the worker it goes back.
+    """
 
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         shop.write_app(lane, task_annotations={"work.note": {"rate_limit": f"{60 / BETWEEN:g}/m"}})
@@ -510,7 +549,7 @@ def test_a_message_of_an_overlapping_run_starts_once(make_workers: MakeWorkers) 
 def test_a_task_of_several_leases_runs_once_however_often_its_message_comes(
     make_workers: MakeWorkers, redelivers: bool
 ) -> None:
-    """On Redis a message that is not acknowledged within two seconds comes again, over and over, for twelve."""
+    """On Redis an unacknowledged message comes again every two seconds, for twelve."""
     seconds, lease = 12.0, 4.0
     among = (*LANES, Lane("threads", "redis", "sqlite", "late"))
     chosen = [lane for lane in lanes(among=among) if (lane.broker == "redis") == redelivers]

@@ -1,4 +1,6 @@
-"""The tasks that workers of tests run. Each writes into a file when its body begins and how it ends.
+"""The tasks that workers of tests run.
+
+Each writes into a file when its body begins and how it ends.
 
 The file is the witness: it knows nothing of the database, and a line is one write.
 """
@@ -25,13 +27,13 @@ STEP = 0.02  # seconds between two bytecodes at which a stop can reach a thread
 
 
 def task(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A task of every app, bound to itself."""
+    """Return a task of every app, bound to itself."""
     made: Callable[[Callable[..., Any]], Any] = shared_task(name=f"work.{name}", bind=True, **options)
     return made
 
 
 def tell(task: Any, what: str, **facts: Any) -> None:
-    """Write a line. A single small write to a file opened for appending is never torn, nor mixed with another."""
+    """Write a line: a single small write in append mode is neither torn nor mixed with another."""
     run = current_run()
     line = {
         "what": what,
@@ -109,7 +111,10 @@ def swallow(self: Any, seconds: float) -> None:
 
 @task("watch")
 def watch(self: Any, seconds: float) -> None:
-    """Look whether the lease is lost; whatever interrupts this from outside, say what is known at that moment."""
+    """Look whether the lease is lost.
+
+    Whatever interrupts this from outside, say what is known at that moment.
+    """
     with witnessed(self):
         try:
             _look(seconds)
@@ -142,7 +147,7 @@ def show(self: Any) -> None:
 
 @task("pass_on")
 def pass_on(self: Any) -> None:
-    """Send other tasks on with all of its own headers but the one by which the witness knows the tasks of jobs."""
+    """Send other tasks with all own headers but the one by which the witness knows jobs."""
     with witnessed(self):
         headers = {name: value for name, value in self.request.headers.items() if name != "periodic_task_name"}
         for name in ("facts", "nobody_has_this", "fail"):
@@ -223,7 +228,10 @@ def retry_later(self: Any, seconds: float) -> None:
 
 @task("retry_quietly", max_retries=5)
 def retry_quietly(self: Any, how: str, times: int, countdown: float = 0.5) -> None:
-    """Let Celery itself try again so many times, without the error that tells of it; then succeed."""
+    """Let Celery itself try again so many times, without the error that tells of it.
+
+    Then succeed.
+    """
     with witnessed(self):
         if self.request.retries < times:
             try:

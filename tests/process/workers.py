@@ -1,4 +1,7 @@
-"""Real `celery worker` processes for tests: what they are sent, what their tasks wrote down, and what the rows say."""
+"""Real `celery worker` processes for tests.
+
+What they are sent, what their tasks wrote down, and what the rows say.
+"""
 
 import contextlib
 import itertools
@@ -19,14 +22,14 @@ from typing import Any, NamedTuple
 import psutil
 import psycopg
 
-from celery_sqlbeat.beat.publishing import Publisher
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.lifecycle import CLAIMED, RUNNING, EndedLease, Ending, after_ended_lease
+from celery_sqlbeat.config.policy import policies_from_setting
 from celery_sqlbeat.model import Claim, JobDraft, JobRecord, RunRecord, SeenNode
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending, ExpiredLease, after_ended_lease
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import policies_from_setting
-from tests.process.beats import LONG, Beat, Shop, wait_for
-from tests.process.brokers import Place
+from celery_sqlbeat.publish.publisher import Publisher
+from tests.support.beats import LONG, Beat, Shop, wait_for
+from tests.support.brokers import Place
 
 LEASE, HEARTBEAT, FAILURES = 6.0, 1.0, 3  # seconds; room for a busy machine, and short enough to wait for its end
 PATIENCE = 60.0  # seconds; far more than anything here takes on a machine that is not busy
@@ -66,7 +69,7 @@ ALL_LANES = tuple(
 
 
 def lanes(*pools: str, among: Sequence[Lane] = LANES) -> list[Lane]:
-    """The lanes of these pools; all combinations where the long variants are asked for."""
+    """Return the lanes of these pools; all combinations where the long variants are asked for."""
     return [lane for lane in (ALL_LANES if LONG else among) if lane.pool in (pools or POOLS)]
 
 
@@ -98,7 +101,7 @@ class Worker(Beat):
         self.process.send_signal(number)
 
     def children(self) -> list[int]:
-        """The processes of its pool."""
+        """Return the processes of its pool."""
         try:
             return [child.pid for child in psutil.Process(self.process.pid).children()]
         except psutil.NoSuchProcess:
@@ -119,7 +122,10 @@ class Worker(Beat):
 
 
 class WorkerShop(Shop):
-    """A shop with workers. The test itself claims and publishes, so that no beat has to be waited for."""
+    """A shop with workers.
+
+    The test itself claims and publishes, so that no beat has to be waited for.
+    """
 
     def __init__(self, folder: Path, database_url: str, place: Place) -> None:
         super().__init__(folder, database_url, place)
@@ -229,7 +235,7 @@ class WorkerShop(Shop):
         beat = self.store.for_beat("beat of the test")
         endings = []
         for lease in beat.ended(1000):
-            facts = EndedLease.of(lease)
+            facts = ExpiredLease.of(lease)
             follows = after_ended_lease(facts, self.max_lost_leases, False)
             if isinstance(follows, Ending):
                 endings.append((lease, follows))
@@ -252,7 +258,8 @@ class WorkerShop(Shop):
     def wait_for_answer(self) -> None:
         """Wait until a worker answers: its main process is no longer busy with what it did before.
 
-        A SIGQUIT that comes while Celery writes a task into the pipe of a child makes its pool wait for ever.
+        A SIGQUIT that comes while Celery writes a task into the pipe of a child makes its pool wait
+        for ever.
         """
         app = self.place.app(control_exchange=self.conf["control_exchange"])
         with app.connection_for_write() as connection:  # as above
@@ -262,7 +269,7 @@ class WorkerShop(Shop):
     # What is seen
 
     def lines(self, *jobs: str, what: str | None = None) -> list[Line]:
-        """What tasks wrote down, of these jobs or of all."""
+        """Return what tasks wrote down, of these jobs or of all."""
         try:
             text = (self.folder / "witness.log").read_text()
         except FileNotFoundError:
@@ -288,17 +295,17 @@ class WorkerShop(Shop):
         wait_for(lambda: len(self.lines(*jobs, what=what)) >= times, PATIENCE, self.logs)
 
     def attempts(self, job: str) -> list[RunRecord]:
-        """The history of a job, oldest first."""
+        """Return the history of a job, oldest first."""
         return sorted(
             (run for run in self.runs() if run.job_name == job), key=lambda run: (run.scheduled_for, run.attempt)
         )
 
     def states(self, job: str) -> list[str]:
-        """The states of a job's attempts, oldest first."""
+        """Return the states of a job's attempts, oldest first."""
         return [run.state for run in self.attempts(job)]
 
     def job(self, name: str) -> JobRecord:
-        """The row of a job."""
+        """Return the row of a job."""
         return self.store.for_admin().jobs([name])[name]
 
     def wait_for_states(self, job: str, *states: str, seconds: float = PATIENCE) -> list[RunRecord]:
@@ -307,7 +314,7 @@ class WorkerShop(Shop):
         return self.attempts(job)
 
     def wait_for_outcome(self, *jobs: str, seconds: float = PATIENCE) -> None:
-        """Wait until nobody holds these jobs any more, and no run of theirs is claimed or running."""
+        """Wait until these jobs are free, and no run of theirs is claimed or running."""
 
         def are_out() -> bool:
             rows = self.store.for_admin().jobs(jobs).values()
@@ -317,11 +324,11 @@ class WorkerShop(Shop):
         wait_for(are_out, seconds, lambda: f"{[run for run in self.runs() if run.job_name in jobs]}\n{self.logs()}")
 
     def worker_nodes(self) -> list[SeenNode]:
-        """The workers that have registered."""
+        """Return the workers that have registered."""
         return [node for node in self.store.nodes().seen(3600) if node.kind == "worker"]
 
     def results(self) -> dict[str, dict[str, Any]]:
-        """What lies in the result backend, by task id."""
+        """Return what lies in the result backend, by task id."""
         found = {}
         for file in (self.folder / "results").glob("celery-task-meta-*"):
             with contextlib.suppress(ValueError):  # it is just being written
@@ -330,14 +337,14 @@ class WorkerShop(Shop):
 
     @contextlib.contextmanager
     def events(self) -> Iterator[list[dict[str, Any]]]:
-        """The events that the workers send meanwhile."""
+        """Yield the events that the workers send meanwhile."""
         heard: list[dict[str, Any]] = []
         with Ears(self, heard):
             yield heard
 
     @contextlib.contextmanager
     def row_locked(self, job: str) -> Iterator[None]:
-        """Keep the row of a job locked, or on SQLite the whole file, so that no start can be written."""
+        """Lock the row of a job (on SQLite the whole file), so that no start can be written."""
         if self.database_url.startswith("sqlite"):
             file = sqlite3.connect(self.folder / "beat.db", isolation_level=None)
             file.execute("PRAGMA busy_timeout = 10000")
@@ -354,7 +361,7 @@ class WorkerShop(Shop):
             connection.rollback()
 
     def logs(self) -> str:
-        """What there is to know about a failure."""
+        """Return what there is to know about a failure."""
         witness = "\n".join(str(line) for line in self.lines()[-40:])
         workers = "\n".join(f"--- {each._log.name}\n{each.log[-6000:]}" for each in self.workers)
         return f"{super().logs()}\n{workers}\n--- witness\n{witness}"
@@ -413,7 +420,7 @@ class Ears:
 
 
 def read_lease(shop: WorkerShop, job: str) -> float:
-    """The seconds that the lease of a job has left."""
+    """Return the seconds that the lease of a job has left."""
     row = shop.job(job)
     assert row.lease_ends_at is not None
     left: timedelta = row.lease_ends_at - row.now
@@ -421,16 +428,19 @@ def read_lease(shop: WorkerShop, job: str) -> float:
 
 
 def assert_calm(*workers: Worker, but: str = "") -> None:
-    """No worker met an error of ours that it did not expect; what tasks raise is theirs, and `but` is Celery's own."""
+    """No worker met an error of ours that it did not expect.
+
+    What tasks raise is theirs, and `but` is Celery's own.
+    """
     for worker in workers:
-        words = {"could not be noted", "Unrecoverable error", "callback raised"} - {but}
+        words = {"note how a task ended", "Unrecoverable error", "callback raised"} - {but}
         assert not [word for word in words if word in worker.log], worker.log
         ours = re.findall(r"\] celery_sqlbeat[^\n]*(?:\n(?!\[)[^\n]*)*Traceback", worker.log)
         assert not ours, f"{ours}\n{worker.log}"
 
 
 def assert_one_start_each(shop: WorkerShop) -> None:
-    """No attempt began twice, none without its lease, and no two runs of an exclusive job at once."""
+    """No attempt began twice or without its lease, and no two runs of an exclusive job at once."""
     runs = {run.run_id: run for run in shop.runs()}
     starts = [line for line in shop.starts() if line.job is not None]  # what replaces a task has its id, but no claim
     twice = [key for key, count in Counter((line.run, line.retries) for line in starts).items() if count > 1]

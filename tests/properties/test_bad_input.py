@@ -1,4 +1,7 @@
-"""Whatever comes from outside ends in an answer or in an error that names it: never in a crash, never with a secret."""
+"""Whatever comes from outside ends in an answer or in an error that names it.
+
+Never in a crash, never with a secret.
+"""
 
 import json
 import re
@@ -14,15 +17,15 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from celery_sqlbeat.celery_bridge.message_header import Copied, Header, Malformed, Newer, read
 from celery_sqlbeat.cli import sqlbeat
-from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.config.database_url import DatabaseUrl, database_url
+from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import LineError, SettingError, SqlbeatError
-from celery_sqlbeat.policy import Policies
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.store import open_store
-from celery_sqlbeat.transfer.lines import Numbered, read_lines
-from celery_sqlbeat.url import DatabaseUrl, database_url
-from celery_sqlbeat.worker.header import Copied, Header, Malformed, Newer, read
+from celery_sqlbeat.transfer.jsonl import CheckedLine, read_lines
 
 RUN, CLAIM = "01a1ef76-184a-7000-8585-d1b91e91b01c", "5f2b3a5e0b1c4d6e8f90a1b2c3d4e5f6"
 SECRET = "Xq7secretZ"
@@ -53,7 +56,7 @@ nasty = st.sampled_from(
 
 
 def nearly(good: Mapping[str, Any], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A mapping that is right but for some of its values, and may have others."""
+    """Return a mapping that is right but for some of its values, and may have others."""
     fields = {key: st.just(value) | odd for key, value in good.items()}
     return st.builds(
         lambda right, more: {**more, **right},
@@ -136,7 +139,7 @@ lines = st.one_of(
 @example([json.dumps(LINE)])
 def test_each_line_of_a_file_is_a_job_or_an_error_that_names_it(texts: list[str]) -> None:
     found = list(read_lines(texts, RULES))
-    assert all(isinstance(each, Numbered | LineError) for each in found)
+    assert all(isinstance(each, CheckedLine | LineError) for each in found)
     assert len(found) <= len(texts)
     for each in found:
         if isinstance(each, LineError):

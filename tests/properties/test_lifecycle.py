@@ -1,17 +1,20 @@
-"""The life of a slot as a state machine: whatever fails, is lost or waits, it stays legal and comes to an end."""
+"""The life of a slot as a state machine.
+
+Whatever fails, is lost or waits, it stays legal and comes to an end.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_sqlbeat.lifecycle import (
+from celery_sqlbeat.model.lifecycle import (
     LONGEST_QUEUED_SECONDS,
     MAX_REPUBLISHES,
     OPEN,
     OUTCOMES,
     TRANSITIONS,
     Backoff,
-    EndedLease,
     Ending,
+    ExpiredLease,
     Republish,
     after_ended_lease,
     after_failure,
@@ -25,7 +28,7 @@ fractions = st.floats(0, 1, exclude_max=True)
 leases = st.floats(1, 100_000)
 backoffs = st.builds(Backoff, st.floats(0, 1e6), st.floats(1, 1e6), st.floats(0, 1e6))
 ended_leases = st.builds(
-    EndedLease, st.sampled_from(["claimed", "running"]), st.booleans(), st.booleans(), counts, leases, counts
+    ExpiredLease, st.sampled_from(["claimed", "running"]), st.booleans(), st.booleans(), counts, leases, counts
 )
 
 
@@ -55,13 +58,13 @@ def test_a_queued_deadline_is_not_shorter_than_the_one_before_nor_longer_than_ne
 
 
 def _before(started: bool, after: str) -> str:
-    """The state that the row names as the one before."""
+    """Return the state that the row names as the one before."""
     return by_way_of(after) or "running" if started else "claimed"
 
 
 @given(ended_leases, counts, st.booleans(), st.booleans(), st.booleans())
 def test_what_follows_an_ended_lease_is_legal(
-    run: EndedLease, limit: int, can_republish: bool, expired: bool, counted: bool
+    run: ExpiredLease, limit: int, can_republish: bool, expired: bool, counted: bool
 ) -> None:
     decision = after_ended_lease(run, limit, can_republish, expired, counted)
     if isinstance(decision, Republish):
@@ -81,7 +84,10 @@ def test_what_follows_an_ended_lease_is_legal(
     st.integers(0, 10),
 )
 def test_no_slot_goes_on_for_ever(troubles: list[str], max_retries: int, max_lost: int) -> None:
-    """Each attempt meets another trouble; only giving back, which begins nothing, is not bounded."""
+    """Each attempt meets another trouble.
+
+    Only giving back, which begins nothing, is not bounded.
+    """
     state, failures, lost, republishes, attempts = "claimed", 0, 0, 0, 1
     for trouble in troubles:
         started = trouble in ("failed", "lost")
@@ -89,7 +95,7 @@ def test_no_slot_goes_on_for_ever(troubles: list[str], max_retries: int, max_los
         if trouble == "failed":
             decision = after_failure(failures, max_retries, Backoff(), lambda: 0.0)
         else:
-            ended = EndedLease(
+            ended = ExpiredLease(
                 "running" if started else "claimed", trouble != "unpublished", started, republishes, 60, lost
             )
             decision = after_ended_lease(ended, max_lost, True)

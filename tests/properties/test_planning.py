@@ -1,4 +1,7 @@
-"""Whatever people write into a row, a batch is planned: each row becomes one thing, and none stops another."""
+"""Whatever people write into a row, a batch is planned.
+
+Each row becomes one thing, and none stops another.
+"""
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -6,10 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.model import LONGEST_QUARANTINE, Attempt, DueJob, LooseRow
+from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.model import LONGEST_QUARANTINE, Attempt, DueJob, RowNeedingRepair
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import Policies
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 RULES = Rules(Policies(), "UTC", 120.0, 3)
@@ -106,8 +109,8 @@ def test_each_loose_row_is_mended_or_set_aside(data: st.DataObject) -> None:
     facts = job._asdict()
     for name in ("left_run_id", "run_id", "planned_at", "ran_until", "extra", "code_owner"):
         del facts[name]
-    row = LooseRow(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0)
-    mends, quarantines = Planner(RULES).mend([row])
+    row = RowNeedingRepair(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0)
+    mends, quarantines = Planner(RULES).repairs([row])
     assert len(mends) + len(quarantines) == 1
     for mend in mends:
         assert mend.next_run_time is not None

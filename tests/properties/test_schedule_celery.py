@@ -2,6 +2,7 @@
 # ruff: noqa: DTZ001  # hypothesis takes its bounds without a zone
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,9 +11,10 @@ from celery.schedules import crontab, schedule, solar
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from celery_sqlbeat.celery_bridge.schedules import from_celery, to_celery
 from celery_sqlbeat.schedule import Cron, Every, Solar, next_after, parse
-from celery_sqlbeat.schedule.fields import FIELDS, Field
-from celery_sqlbeat.schedule.stock import from_celery, to_celery
+from celery_sqlbeat.schedule.cron import FIELDS, Field
+from tests.support.stock import in_zone, untyped
 
 UTC = timezone.utc
 APP = Celery("agreement", set_as_current=False)
@@ -39,14 +41,13 @@ since_celery_5_7 = pytest.mark.skipif(VERSION[:2] < (5, 7), reason="corrected in
 CRONTABS = st.tuples(*(texts(field) for field in FIELDS))
 
 
-def stock_crontab(fields: tuple[str, ...], zone: ZoneInfo) -> crontab | None:
+def stock_crontab(fields: tuple[str, ...], zone: ZoneInfo) -> Any:
     minute, hour, day, month, weekday = fields
     try:
         stock = crontab(minute, hour, weekday, day, month, nowfun=lambda: datetime.now(UTC), app=APP)
     except ValueError:
         return None
-    stock.tz = zone
-    return stock
+    return in_zone(stock, zone)
 
 
 @settings(max_examples=600, deadline=None)
@@ -72,7 +73,7 @@ def test_a_crontab_is_read_as_celery_reads_it_and_converts_both_ways(fields: tup
     ours = Cron(*fields)
     assert ours.clock == (sum(1 << minute for minute in stock.minute), sum(1 << hour for hour in stock.hour))
     assert from_celery(stock) == ours == parse(str(ours))
-    again = to_celery(ours, APP)
+    again: Any = to_celery(ours, APP)
     again.nowfun = stock.nowfun
     assert again == stock
 
@@ -96,17 +97,18 @@ def test_a_relative_interval_ends_when_celerys_does(interval: timedelta, zone: Z
     assert next_after(Every(interval, relative=True), instant, zone) == expected, due
 
 
-EVENTS = sorted(solar._all_events)
+EVENTS = sorted(untyped(solar)._all_events)
 
 
 @since_celery_5_7
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(EVENTS), st.floats(-60, 60), st.floats(-180, 180), INSTANTS)
 def test_the_sun_rises_and_sets_when_celery_says(event: str, lat: float, lon: float, instant: datetime) -> None:
-    stock = solar(event, lat, lon, nowfun=lambda: instant, app=APP)
+    stock = solar(untyped(event), lat, lon, nowfun=lambda: instant, app=APP)
     expected = instant + stock.remaining_estimate(instant)
     ours = next_after(Solar(event, lat, lon), instant, UTC)
     assert ours is not None
-    # Within seconds of an event its two computations may fall on either side of the instant asked about.
+    # Within seconds of an event its two computations may fall on either side of the instant asked
+    # about.
     assume(expected - instant > timedelta(seconds=5) and ours - instant > timedelta(seconds=5))
     assert abs(ours - expected) <= timedelta(seconds=2)

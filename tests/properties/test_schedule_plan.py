@@ -1,4 +1,4 @@
-"""Whatever happens to a job, each of its slots is fired or recorded exactly once, and time goes forward."""
+"""Each slot of a job is fired or recorded exactly once, and time goes forward."""
 # ruff: noqa: DTZ001  # hypothesis takes its bounds without a zone
 
 from datetime import datetime, timedelta, timezone

@@ -1,14 +1,14 @@
-"""Whatever stands on a line of a file of jobs, the answer is a job or an error that names the line."""
+"""Any line of a file of jobs gives a job, or an error that names the line."""
 
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.errors import LineError
-from celery_sqlbeat.policy import Policies
-from celery_sqlbeat.transfer.lines import FIELDS, Numbered, read_lines
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.transfer.jsonl import FIELDS, CheckedLine, read_lines
 
 RULES = Rules(Policies(), "UTC", 120.0, 3)
 JSON = st.recursive(
@@ -30,11 +30,11 @@ LINES = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=8), LIKELY | 
 def test_any_object_is_a_job_or_an_error(fields: dict[str, object]) -> None:
     whole = {"name": "a", "task": "app.task", "schedule": 60, **fields}
     for found in read_lines([json.dumps(whole)], RULES):
-        assert isinstance(found, Numbered) or found.line == 1
-        assert isinstance(found, Numbered) or "\n" not in str(found)
+        assert isinstance(found, CheckedLine) or found.line == 1
+        assert isinstance(found, CheckedLine) or "\n" not in str(found)
 
 
 @given(st.text())
 def test_any_text_is_a_job_or_an_error(text: str) -> None:
     for found in read_lines(text.splitlines(), RULES):
-        assert isinstance(found, (Numbered, LineError))
+        assert isinstance(found, (CheckedLine, LineError))

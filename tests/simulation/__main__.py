@@ -1,4 +1,7 @@
-"""`make simulate SEED=... STEPS=...`: lives through world after world, and tells the story of the first that fails."""
+"""`make simulate SEED=... STEPS=...`.
+
+Lives through world after world, and tells the story of the first that fails.
+"""
 
 import argparse
 import os

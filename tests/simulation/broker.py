@@ -1,6 +1,7 @@
 """The broker of a simulation: delivers at least once, late, in any order, and sometimes not at all.
 
-Takes the place of sockets and of Celery's producer; what a message says about its claim is made by the real code.
+Takes the place of sockets and of Celery's producer; what a message says about its claim is made by
+the real code.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,10 +9,12 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from celery_sqlbeat.beat import messages
-from celery_sqlbeat.beat.publishing import Published, Refused, Sending, Sent
-from celery_sqlbeat.errors import BrokerAway
+from celery_sqlbeat.celery_bridge.inspect_workers import Answer, Client, QueueConsumers
+from celery_sqlbeat.errors import BrokerUnavailable
 from celery_sqlbeat.model import Claim
+from celery_sqlbeat.publish import messages
+from celery_sqlbeat.publish.publisher import Published, Refused, Sending
+from celery_sqlbeat.publish.sender import Sent
 from tests.simulation.hub import Hub, Process
 
 QUEUE = "celery"  # consumed by workers with the extension, if any live
@@ -42,8 +45,27 @@ class Message(NamedTuple):
 class Consumer(Protocol):
     """A worker, as the broker sees it."""
 
-    def takes(self) -> bool:
-        """Whether it lives, is connected and has room."""
+    @property
+    def address(self) -> str:
+        """Of its connection."""
+
+    def takes(self, queue: str) -> bool:
+        """Whether it lives, is connected, consumes the queue and has room."""
+
+    def consumes_from(self, queue: str) -> bool:
+        """Whether it is counted among the consumers of a queue."""
+
+    def has_room(self) -> bool:
+        """Whether it waits for a message."""
+
+    def idle_seconds(self) -> float:
+        """Since it took its last message, where it waits for none."""
+
+    def answer(self) -> Answer | None:
+        """Return what it says where all workers are asked; None where it says nothing."""
+
+    def disconnected(self) -> None:
+        """Its connection is lost, and there is another one at once."""
 
     def receive(self, message: Message) -> None:
         """Take a message."""
@@ -53,13 +75,16 @@ class Post(Protocol):
     """Who is told of messages."""
 
     def published(self, process: Process, message: Message) -> None:
-        """A process hands a message to the broker."""
+        """Note that a process hands a message to the broker."""
 
     def refused(self, run_id: str, fence: int) -> None:
         """No message can be made of a claim."""
 
+    def unconfirmed(self, run_id: str, fence: int) -> None:
+        """Note that its sender cannot know whether the broker has a message."""
+
     def delivered(self, message: Message) -> None:
-        """A worker gets a message."""
+        """Note that a worker gets a message."""
 
 
 class Broker:
@@ -77,17 +102,21 @@ class Broker:
         self.consumers: list[Consumer] = []
         self.waiting: list[Message] = []
         self.unacknowledged: dict[int, tuple[Message, Consumer]] = {}
+        self.in_flight: list[Callable[[Process], object]] = []
+        """What happens to the next beat that publishes, while it does."""
         self._deliveries = 0
         self._numbers = 0
         self._upgrades = rng.random() < 0.5
-        """Whether a worker that nobody knew of as one of ours takes some of what was fired and forgotten."""
+        """Whether a worker that nobody knew of as one of ours takes some of what was fired and
+        forgotten."""
+        self._counts = rng.choice(["consumers", "consumers", "clients", "clients", "nothing"])
 
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         """Whether nobody reaches it."""
         return self.hub.now < self.away_until
 
     def number(self) -> int:
-        """A number for a message."""
+        """Return a number for a message."""
         self._numbers += 1
         return self._numbers
 
@@ -108,13 +137,13 @@ class Broker:
         """Give what waits to those that have room, each to anyone."""
         if not self.waiting:
             return
-        if self.is_away():
+        if self.is_unavailable():
             self.hub.at(self.away_until + 0.01, self.hand_out)
             return
         kept = []
         for message in self.waiting:
             is_plain = message.queue == VANILLA and not (self._upgrades and message.number % 2)
-            ready = [] if is_plain else [one for one in self.consumers if one.takes()]
+            ready = [] if is_plain else [one for one in self.consumers if one.takes(message.queue)]
             if is_plain:
                 self.post.delivered(message)  # by a worker that is none of ours
             elif ready:
@@ -131,20 +160,46 @@ class Broker:
         consumer.receive(message._replace(number=tag))
 
     def acknowledge(self, tag: int) -> None:
-        """A worker is done with a delivery; without a connection it cannot say so."""
-        if not self.is_away():
+        """End a delivery for a worker, unless it has no connection to say so."""
+        if not self.is_unavailable():
             self.unacknowledged.pop(tag, None)
 
     def requeue(self, tag: int, seconds: float = 0.0) -> None:
-        """A worker gives a delivery back."""
+        """Give a delivery back."""
         found = self.unacknowledged.pop(tag, None)
         if found is not None:
             self.put(found[0], seconds)
 
     def lose(self, consumer: Consumer) -> None:
-        """The connection of a worker is gone: others get what it did not acknowledge."""
+        """Lose the connection of a worker: others get what it did not acknowledge."""
+        consumer.disconnected()
         for tag in [tag for tag, (_, holder) in self.unacknowledged.items() if holder is consumer]:
             self.requeue(tag, _REDELIVERED_AFTER)
+
+    @property
+    def leaves_nobody_out(self) -> bool:
+        """Whether it counts who consumes a queue, or shows who takes messages from any."""
+        return self._counts != "nothing"
+
+    @property
+    def shows_connections(self) -> bool:
+        """Whether it shows who takes messages from any queue, and counts nobody."""
+        return self._counts == "clients"
+
+    def count(self, queue: str, look: QueueConsumers) -> QueueConsumers:
+        """Return what it says of a queue.
+
+        RabbitMQ counts consumers, Redis shows connections, others say nothing.
+        """
+        waiting = sum(message.queue == queue for message in self.waiting)
+        if self._counts == "consumers":
+            return look._replace(waiting=waiting, consumers=sum(one.consumes_from(queue) for one in self.consumers))
+        if self._counts == "clients":
+            clients = tuple(
+                Client(one.address, one.has_room(), float(int(one.idle_seconds()))) for one in self.consumers
+            )
+            return look._replace(waiting=waiting, clients=clients)
+        return look
 
     def go_away(self, seconds: float) -> None:
         """Be out of reach for a while; all connections are lost."""
@@ -169,21 +224,25 @@ class Publisher:
 
     def connect(self, seconds: float) -> None:
         """Be connected, or raise BrokerAway after a while."""
-        if self._broker.is_away():
+        if self._broker.is_unavailable():
             self._process.sleep(seconds)
-            raise BrokerAway("the broker is away")
+            raise BrokerUnavailable("the broker is away")
 
     is_watched = False
 
     def publish(self, claims: Sequence[Claim], until: float) -> Published:
         """Publish each of the claims that there is time for."""
-        return self.send(claims, until).settle()
+        return self.send(claims, until)()
 
     def send(
         self, claims: Sequence[Claim], until: float, leases: Callable[[str | None], bool] = lambda _: True
     ) -> Sending:
-        """Hand over each of the claims that there is time for; what the broker says of them comes later."""
+        """Hand over each of the claims that there is time for.
+
+        What the broker says of them comes later.
+        """
         published = Published([], [], [], [])
+        self._meet_fault()
         for claim in claims:
             self._process.sleep(0.0005 + 0.002 * self._broker.rng.random())
             if self._process.clock() >= until:
@@ -199,18 +258,27 @@ class Publisher:
                 is_leased = claim.exclusive and leases(queue)
                 published.confirmed.append(Sent(claim, queue, is_leased, countdown, life))
 
-        def settle() -> Published:
+        def await_confirms() -> Published:
+            self._meet_fault()
             self._process.sleep(0.001 * self._broker.rng.random())
-            if self._broker.is_away():
+            if self._broker.is_unavailable():
                 unconfirmed = [(sent.claim, _VANISHED) for sent in published.confirmed]
+                for claim, _ in unconfirmed:
+                    self._broker.post.unconfirmed(claim.run_id, claim.fence)
                 return published._replace(confirmed=[], failed=[*published.failed, *unconfirmed])
             return published
 
-        return Sending(settle)
+        return await_confirms
+
+    def _meet_fault(self) -> None:
+        """Before a batch is published, or between that and the record of it."""
+        faults = self._broker.in_flight
+        if faults and self._broker.rng.random() < 0.5:
+            faults.pop()(self._process)
 
     def _send(self, claim: Claim) -> str | None:
         broker, now = self._broker, self._broker.hub.now
-        if broker.is_away():
+        if broker.is_unavailable():
             return _VANISHED
         header: dict[str, Any] = messages.header(claim, self._store, self._namespace)["sqlbeat"]
         countdown = claim.options.get("countdown")
@@ -232,10 +300,13 @@ class Publisher:
             return _VANISHED
         broker.post.published(self._process, message)
         broker.put(message)
-        return _VANISHED if chance < 0.6 else None
+        if chance < 0.6:
+            broker.post.unconfirmed(claim.run_id, claim.fence)
+            return _VANISHED
+        return None
 
     def queue_of(self, claim: Claim) -> str | None:
-        """The queue of a claim's message."""
+        """Return the queue of a claim's message."""
         queue: str = claim.options.get("queue", QUEUE)
         return queue
 

@@ -1,4 +1,4 @@
-"""Runs one simulated world after the other, and makes a short story of the one in which an invariant does not hold."""
+"""Run one simulated world after another, and tell shortly of one in which an invariant breaks."""
 
 import itertools
 import multiprocessing
@@ -11,7 +11,7 @@ from tests.simulation.faults import schedule
 from tests.simulation.ledger import Violation
 from tests.simulation.world import World
 
-MOST_STEPS = 200_000  # of one world; no world has as many
+MOST_STEPS = 1_000_000  # of one world; no world has as many
 _LINES = 60  # of a trace
 _SHORTEN_SECONDS = 60.0  # after that a trace is short enough
 
@@ -41,6 +41,8 @@ def live(seed: int, steps: int = MOST_STEPS, only: Collection[int] | None = None
     world = World(seed, only)
     violation = world.run(steps)
     world.close()
+    if violation is None and world.ledger.steps > MOST_STEPS:
+        violation = Violation("liveness", f"it has not ended after {MOST_STEPS} steps", None)
     return Lived(seed, world.ledger.steps, Counter(world.ledger.counts), _found(world, only, violation))
 
 
@@ -52,11 +54,12 @@ def _found(world: World, only: Collection[int] | None, violation: Violation | No
 
 
 def worlds(seed: int, steps: int, processes: int) -> Iterator[Lived]:
-    """World after world from this seed on, until so many steps are done or an invariant does not hold."""
+    """Run worlds from this seed on, until so many steps are done or an invariant does not hold."""
     if processes <= 1:
         yield from _until(map(live, itertools.count(seed)), steps)
         return
-    # Each world in a new greenlet hub, but all in a few processes: to start one takes longer than a world.
+    # Each world in a new greenlet hub, but all in a few processes: to start one takes longer than a
+    # world.
     with multiprocessing.get_context("forkserver").Pool(processes) as pool:
         seeds = itertools.count(seed)
         waiting = [pool.apply_async(live, (next(seeds),)) for _ in range(2 * processes)]
@@ -79,7 +82,7 @@ def _until(lived: Iterator[Lived], steps: int) -> Iterator[Lived]:
 
 
 def shortened(found: Found) -> Found:
-    """The same invariant broken with as few of the faults as can be found out in a minute."""
+    """Return the same broken invariant with as few of the faults as a minute finds."""
     deadline = time.monotonic() + _SHORTEN_SECONDS
     best = found
     needed = list(found.only if found.only is not None else [fault.number for fault in schedule(found.seed)])
@@ -105,7 +108,7 @@ def shortened(found: Found) -> Found:
 
 
 def story(found: Found) -> Iterator[str]:
-    """What happened, and how to see it again."""
+    """Yield what happened, and how to see it again."""
     world = World(found.seed, found.only)
     violation = world.run(found.steps)
     world.close()

@@ -1,7 +1,9 @@
-"""The database of a simulation: the real statements on SQLite in memory, a clock of its own, and links that break.
+"""The database of a simulation.
 
-Each process has sessions of its own over the one connection. A transaction is never interrupted by another process,
-as SQLite has it; between any two transactions anybody else may have its turn.
+The real statements on SQLite in memory, a clock of its own, and links that break.
+
+Each process has sessions of its own over the one connection. A transaction is never interrupted by
+another process, as SQLite has it; between any two transactions anybody else may have its turn.
 """
 
 import sqlite3
@@ -10,14 +12,13 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple, Protocol, cast
 
+from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.faults import Fault
-from celery_sqlbeat.store.session import Row, Rows
-from celery_sqlbeat.store.sqlite import Sqlite, SqliteSession
-from celery_sqlbeat.store.sqlite_values import text_of
-from celery_sqlbeat.store.statements import load
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite, SqliteSession
+from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Fault
+from celery_sqlbeat.store.sql.session import Row, Rows, load
 from tests.simulation.hub import Hub, Killed, Process
 from tests.simulation.rows import JobRow, RunRow, columns
 
@@ -39,10 +40,10 @@ class Watcher(Protocol):
     """Who is told what happens."""
 
     def statement(self, process: Process, name: str) -> None:
-        """A statement is about to run."""
+        """Note that a statement is about to run."""
 
     def committed(self, process: Process, sent_at: float, calls: list[Call], changes: list[Change], now: str) -> None:
-        """A transaction changed rows."""
+        """Note that a transaction changed rows."""
 
 
 class Server:
@@ -64,7 +65,10 @@ class Server:
         self.seen: list[Change] = []
 
     def migrate(self) -> None:
-        """Create the tables; from now on changed row is seen, by triggers: no statement can hide what it writes."""
+        """Create the tables; from now on changed row is seen, by triggers.
+
+        No statement can hide what it writes.
+        """
         session = SqliteSession(self.connection, self.clock, self.blocks)
         Store(Database(cast(Any, _Ready(session)))).migrate()
         seen, calls = self.seen, self.calls
@@ -78,14 +82,14 @@ class Server:
                 )
 
     def clock(self) -> datetime:
-        """The server's clock, which may jump."""
+        """Return the server's clock, which may jump."""
         return self._start + timedelta(seconds=self.hub.now + self._jumped)
 
     def jump(self, seconds: float) -> None:
         """Set the server's clock."""
         self._jumped += seconds
 
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         """Whether nobody reaches it."""
         return self.hub.now < self.away_until
 
@@ -97,7 +101,7 @@ class Server:
         return 0.0002 + chance * 0.002 if chance < 0.98 else chance * 0.2
 
     def by_hand(self, process: Process, text: str, *values: Any) -> list[Row]:
-        """What somebody writes with a program of their own."""
+        """Return what somebody writes with a program of their own."""
         self.connection.execute("BEGIN IMMEDIATE")
         self.calls[:] = [Call("by_hand", [], {})]
         plain = [text_of(value) if isinstance(value, datetime) else value for value in values]
@@ -132,7 +136,10 @@ class _Ready:
 
 
 class Link:
-    """What one process knows of the database: a dialect whose sessions fail where the simulation wants it."""
+    """What one process knows of the database.
+
+    A dialect whose sessions fail where the simulation wants it.
+    """
 
     name = "sqlite"
     errors = (sqlite3.Error,)
@@ -164,10 +171,13 @@ class Link:
         return self._sqlite.explain(error)
 
     def turn(self) -> None:
-        """Before a transaction or a reading statement: others have their turn, and what is away does not answer."""
+        """Before a transaction or a reading statement.
+
+        Others have their turn, and what is away does not answer.
+        """
         self.boundary("before")
         self.process.sleep(self.server.latency())
-        if self.server.is_away() or self.server.hub.now < self.cut_until:
+        if self.server.is_unavailable() or self.server.hub.now < self.cut_until:
             if self.server.hangs:
                 self.process.sleep(self.timeout)
             self.lost()
@@ -177,12 +187,12 @@ class Link:
         """After a commit or a reading statement: the answer is on its way."""
         self.boundary("answer")
         self.process.sleep(self.server.latency())
-        if self.server.is_away() or self.server.hub.now < self.cut_until:
+        if self.server.is_unavailable() or self.server.hub.now < self.cut_until:
             self.lost()
         self.on_answer()
 
     def lost(self) -> None:
-        """The connection is lost."""
+        """Lose the connection."""
         raise sqlite3.OperationalError(LOST)
 
     def arm(self, boundaries: int, fault: Callable[[str], object]) -> None:

@@ -1,21 +1,27 @@
-"""What goes wrong, and when: drawn from the seed before all begins, so that any part of it can be left out."""
+"""What goes wrong, and when.
+
+Drawn from the seed before all begins, so that any part of it can be left out.
+"""
 
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_sqlbeat.lifecycle import Ending
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.model.lifecycle import Ending
 from celery_sqlbeat.store import Store
 from tests.simulation.beats import Host
 from tests.simulation.broker import QUEUE, Message
+from tests.simulation.hub import Process
 from tests.simulation.operators import ACTIONS
+from tests.simulation.plain import Plain
 from tests.simulation.rows import instant
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 STORMY_SECONDS = 900.0  # how long things go wrong
+_MOST_PLAINS = 3  # at one time
 _MOST_BOUNDARIES = 25  # a fault that waits for a boundary between statements waits for one of so many
 
 
@@ -42,8 +48,18 @@ def schedule(seed: int) -> list[Fault]:
     while True:
         at += rng.expovariate(1.0 / mean)
         if at > STORMY_SECONDS:
-            return found
+            return found + _plain_faults(rng, len(found))
         found.append(Fault(len(found), at, rng.choice(favoured), rng.random(), rng.random(), rng.random()))
+
+
+def _plain_faults(rng: Random, first: int) -> list[Fault]:
+    """Plain workers come and go in each world that has them, whatever else goes wrong there."""
+    kinds = [plain_comes.__name__, plain_goes.__name__]
+    count = rng.choice([0, 10, 40])
+    return [
+        Fault(first + at, STORMY_SECONDS * rng.random(), rng.choice(kinds), rng.random(), rng.random(), rng.random())
+        for at in range(count)
+    ]
 
 
 def _host(world: "World", fault: Fault) -> Host | None:
@@ -63,24 +79,24 @@ def _at_boundary(world: "World", fault: Fault, act: Callable[[Host], object]) ->
 
 
 def crash(world: "World", fault: Fault) -> None:
-    """A process dies between two statements."""
+    """Kill a process between two statements."""
     _at_boundary(world, fault, lambda host: host.kill())
 
 
 def kill(world: "World", fault: Fault) -> None:
-    """A process dies at any moment."""
+    """Kill a process at any moment."""
     host = _host(world, fault)
     if host is not None:
         host.kill()
 
 
 def freeze(world: "World", fault: Fault) -> None:
-    """A process stands still between two statements."""
+    """Freeze a process between two statements."""
     _at_boundary(world, fault, lambda host: host.freeze(_seconds(world, fault)))
 
 
 def lose(world: "World", fault: Fault) -> None:
-    """A connection breaks: before a commit, so that it is undone, or after it, so that nobody hears of it."""
+    """Break a connection, before a commit (undone) or after it (nobody hears of it)."""
     _at_boundary(world, fault, lambda host: host.link.lost())
 
 
@@ -110,7 +126,7 @@ def slow(world: "World", fault: Fault) -> None:
 
 
 def jump(world: "World", fault: Fault) -> None:
-    """The server's clock is set."""
+    """Set the server's clock."""
     seconds = 120.0 * fault.much**2 * (1 if fault.much < 0.65 else -1)
 
     def act(_: Host) -> None:
@@ -124,8 +140,21 @@ def jump(world: "World", fault: Fault) -> None:
         _at_boundary(world, fault, lambda host: world.hub.after(0.0, lambda: act(host)))
 
 
+def jump_in_flight(world: "World", fault: Fault) -> None:
+    """Set the server's clock forward while a beat publishes, and freeze that beat for a while."""
+    timeout = world.settings.dispatch_timeout
+    seconds = timeout + 60.0 * fault.much
+
+    def act(beat: Process) -> None:
+        world.server.jump(seconds)
+        world.ledger.jumps.append((world.hub.now, seconds))
+        beat.freeze(0.6 * fault.how * timeout)
+
+    world.broker.in_flight.append(act)
+
+
 def skew(world: "World", fault: Fault) -> None:
-    """The clock of a host is set."""
+    """Set the clock of a host."""
     host = _host(world, fault)
     if host is not None:
         host.skew = (fault.how - 0.5) * 7200.0
@@ -157,20 +186,20 @@ def broker_delays(world: "World", fault: Fault) -> None:
 
 
 def redeliver(world: "World", fault: Fault) -> None:
-    """A worker loses its connection to the broker, which gives its messages to others while they are at work."""
+    """Cut a worker off from the broker, which gives the messages that it works on to others."""
     if world.broker.consumers:
         world.broker.lose(world.broker.consumers[int(fault.which * len(world.broker.consumers))])
 
 
 def end(world: "World", fault: Fault) -> None:
-    """A process is asked to end."""
+    """Ask a process to end."""
     host = _host(world, fault)
     if host is not None:
         host.ask_to_end()
 
 
 def forge(world: "World", fault: Fault) -> None:
-    """Somebody knows everything about a run but its claim id, or has it with the fence of another time."""
+    """Forge an outcome that lacks only the claim id, or has it with another fence."""
     held = [job for job in world.ledger.jobs.values() if job.locked_by is not None]
     if not held:
         return
@@ -213,12 +242,36 @@ def forge(world: "World", fault: Fault) -> None:
 
 
 def operate(world: "World", fault: Fault) -> None:
-    """An operator does something."""
+    """Do something as an operator."""
     jobs = sorted(world.ledger.jobs.values(), key=lambda job: job.job_name)
     if jobs:
         action = ACTIONS[int(fault.how * len(ACTIONS))]
         job = jobs[int(fault.which * len(jobs))]
         world.operator.attempt(lambda: action(world.operator, job, fault.much))
+
+
+def _plain(world: "World", fault: Fault) -> Plain | None:
+    return world.plains[int(fault.which * len(world.plains))] if world.plains else None
+
+
+def plain_comes(world: "World", fault: Fault) -> None:
+    """Start a worker without the extension: a roll-back, a forgotten machine."""
+    if world.has_plains and len(world.plains) < _MOST_PLAINS:
+        world.add_plain()
+
+
+def plain_goes(world: "World", fault: Fault) -> None:
+    """End a worker without the extension in order, or kill it."""
+    plain = _plain(world, fault)
+    if plain is not None:
+        plain.leave() if fault.how < 0.5 else plain.kill()
+
+
+def plain_freezes(world: "World", fault: Fault) -> None:
+    """Freeze a worker without the extension."""
+    plain = _plain(world, fault)
+    if plain is not None:
+        plain.freeze(_seconds(world, fault))
 
 
 KINDS: dict[str, Callable[["World", Fault], None]] = {
@@ -232,6 +285,7 @@ KINDS: dict[str, Callable[["World", Fault], None]] = {
         database_away,
         slow,
         jump,
+        jump_in_flight,
         skew,
         broker_away,
         broker_loses,
@@ -242,5 +296,8 @@ KINDS: dict[str, Callable[["World", Fault], None]] = {
         end,
         forge,
         operate,
+        plain_comes,
+        plain_goes,
+        plain_freezes,
     )
 }

@@ -1,6 +1,7 @@
 """Virtual time: whose turn it is. Processes are greenlets, which wait without holding anybody up.
 
-Nothing here knows what a beat or a worker is. All that happens, happens in the order of its instant and of its number.
+Nothing here knows what a beat or a worker is. All that happens, happens in the order of its instant
+and of its number.
 """
 
 import heapq
@@ -22,13 +23,16 @@ class BusyLoop(Exception):
 
 
 class Event:
-    """Something that will happen, unless it is cancelled."""
+    """Something that will happen, unless it is cancelled.
 
-    __slots__ = ("action", "when")
+    What a process does happens only while it lives and goes on.
+    """
 
-    def __init__(self, when: float, action: Callable[[], Any]) -> None:
-        self.when = when
+    __slots__ = ("action", "process")
+
+    def __init__(self, action: Callable[[], Any], process: "Process | None" = None) -> None:
         self.action: Callable[[], Any] | None = action
+        self.process = process
 
 
 class Hub:
@@ -40,10 +44,12 @@ class Hub:
         self._numbers = itertools.count()
         self.greenlet = getcurrent()
         self._at_once = 0
+        self._until = 0.0
+        self._wants_more: Callable[[], bool] = lambda: False
 
-    def at(self, when: float, action: Callable[[], Any]) -> Event:
+    def at(self, when: float, action: Callable[[], Any], process: "Process | None" = None) -> Event:
         """Let something happen at an instant."""
-        event = Event(when, action)
+        event = Event(action, process)
         heapq.heappush(self._heap, (when, next(self._numbers), event))
         return event
 
@@ -53,24 +59,46 @@ class Hub:
 
     def run(self, until: float, wants_more: Callable[[], bool]) -> None:
         """Let everything happen that is to happen until then."""
+        self._until, self._wants_more = until, wants_more
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until and wants_more():
             when, _, event = pop(heap)
-            if event.action is not None:
-                self._count(when)
-                event.action()
+            action, process = event.action, event.process
+            if action is None:
+                continue
+            self._count(when)
+            if process is None:
+                action()
+            elif process.alive:
+                if when < process.stopped_until:
+                    heapq.heappush(heap, (process.stopped_until, next(self._numbers), event))
+                else:
+                    action()
         if wants_more():
             self.now = max(self.now, until)
 
+    def passes(self, seconds: float) -> bool:
+        """Let so much time pass at once, if nobody else has a turn meanwhile."""
+        when, heap = self.now + seconds, self._heap
+        if when > self._until or (heap and heap[0][0] <= when) or not self._wants_more():
+            return False
+        self._count(when)
+        return True
+
     def _count(self, when: float) -> None:
-        self._at_once = self._at_once + 1 if when <= self.now else 0
+        if when > self.now:
+            self.now, self._at_once = when, 0
+            return
+        self._at_once += 1
         if self._at_once > _MOST_AT_ONCE:
             raise BusyLoop(f"{_MOST_AT_ONCE} events at {self.now}")
-        self.now = max(self.now, when)
 
 
 class Process:
-    """A process of the operating system: it can wait, be stopped for a while, and die at any moment."""
+    """A process of the operating system.
+
+    It can wait, be stopped for a while, and die at any moment.
+    """
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub = hub
@@ -82,7 +110,7 @@ class Process:
         self._waits: dict[greenlet, Event] = {}
 
     def clock(self) -> float:
-        """The monotonic clock of its host."""
+        """Return the monotonic clock of its host."""
         return self.hub.now
 
     def start(self, work: Callable[[], Any]) -> greenlet:
@@ -102,25 +130,17 @@ class Process:
         return task
 
     def later(self, seconds: float, action: Callable[[], Any]) -> Event:
-        """Something that this process does after a while, if it lives then; not before it goes on again."""
-        event = Event(0.0, action)
-
-        def act() -> None:
-            if not self.alive or event.action is None:
-                return
-            if self.hub.now < self.stopped_until:
-                self.hub.at(self.stopped_until, act)
-            else:
-                event.action()
-
-        self.hub.after(seconds, act)
-        return event
+        """Let this process do something after a while, if it lives then and goes on."""
+        return self.hub.at(self.hub.now + seconds, action, self)
 
     def sleep(self, seconds: float) -> None:
         """Wait, within a thread of this process."""
+        hub = self.hub
+        if self.stopped_until <= hub.now + seconds and self.alive and hub.passes(seconds):
+            return
         task = getcurrent()
         self._waits[task] = self.later(seconds, task.switch)
-        self.hub.greenlet.switch()
+        hub.greenlet.switch()
         del self._waits[task]
         if not self.alive:
             raise Killed
@@ -147,7 +167,7 @@ class Process:
             raise Killed
 
     def forget(self) -> None:
-        """The world is over: end every thread, since what waits in one is never collected."""
+        """End every thread of a world that is over: what waits in one is never collected."""
         self.alive = False
         self._bury()
 

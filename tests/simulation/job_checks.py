@@ -1,4 +1,7 @@
-"""What may happen to a row of `Jobs`, statement by statement: who may write it, from which state, and to what."""
+"""What may happen to a row of `Jobs`, statement by statement.
+
+Who may write it, from which state, and to what.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -19,7 +22,7 @@ _OPERATOR = {"enabled", "disabled_reason", "version"}
 MAY_WRITE: dict[str, set[str]] = {
     "claim_jobs": _CLAIM,
     "mark_published": {"published_at", "lease_ends_at"},
-    "extend_queued": {"locked_by", "locked_at", "republishes", "lease_ends_at"},
+    "postpone_start_deadline": {"locked_by", "locked_at", "republishes", "lease_ends_at"},
     "start_jobs": {"locked_by", "locked_at", "lease_ends_at", "claimed_at", "started_retry", "run_id", "claim_id"}
     | {"fence"},
     "extend_leases": {"locked_at", "lease_ends_at"},
@@ -28,9 +31,9 @@ MAY_WRITE: dict[str, set[str]] = {
     "release_jobs": (_CLAIM - {"planned_at"})
     | {"ran_until", "last_run_time", "retry_at", "retry_run_id", "next_run_time", "enabled", "disabled_reason"},
     "advance_jobs": {"next_run_time", "enabled", "disabled_reason"},
-    "mend_jobs": {"next_run_time", "retry_at", "quarantine"},
+    "repair_rows": {"next_run_time", "retry_at", "quarantine"},
     "quarantine_jobs": {"quarantine"},
-    "free_strays": {"locked_by", "locked_at", "lease_ends_at", "run_id", "claim_id", "started_retry", "fence"},
+    "release_orphan_locks": {"locked_by", "locked_at", "lease_ends_at", "run_id", "claim_id", "started_retry", "fence"},
     "pause_job": _OPERATOR,
     "resume_job": _OPERATOR | {"next_run_time"},
     "update_job": {"next_run_time", "quarantine", "version"},
@@ -52,16 +55,16 @@ class JobChecks:
         self._checks: dict[str, Callable[[Process, Call, JobRow, JobRow, str], None]] = {
             "claim_jobs": self._claimed,
             "mark_published": self._marked,
-            "extend_queued": self._queued_on,
+            "postpone_start_deadline": self._queued_on,
             "start_jobs": self._started,
             "extend_leases": self._extended,
             "postpone_starts": self._postponed,
             "release_jobs": self._released,
-            "free_strays": self._freed,
+            "release_orphan_locks": self._freed,
         }
 
     def changed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
-        """A row was written."""
+        """Note that a row was written."""
         allowed = MAY_WRITE.get(call.block)
         if allowed is None:
             self._fail("G4", f"{call.block} writes a job's row", new.id)
@@ -73,14 +76,14 @@ class JobChecks:
             self._fail("G4", f"the fence of {new.job_name} fell from {old.fence} to {new.fence}", new.id)
         self._last_fence = self._fences.get(new.job_name, 0)
         self._fences[new.job_name] = max(new.fence, self._last_fence)
-        if new.next_run_time != old.next_run_time and call.block not in ("by_hand", "update_job", "mend_jobs"):
+        if new.next_run_time != old.next_run_time and call.block not in ("by_hand", "update_job", "repair_rows"):
             self._moved(call, old, new)
         check = self._checks.get(call.block)
         if check is not None:
             check(process, call, old, new, now)
 
     def deleted(self, old: JobRow) -> None:
-        """A row is gone."""
+        """Note that a row is gone."""
         if old.locked_by is not None:
             self._fail("G2", f"{old.job_name} was deleted while a run holds it", old.id)
 
@@ -100,7 +103,10 @@ class JobChecks:
             self._fail("G8", f"the lease of {job.job_name} ends at {job.lease_ends_at}, not {seconds} s later", job.id)
 
     def _holder(self, call: Call, old: JobRow, new: JobRow) -> Any:
-        """The row of the batch that may write: it names the run, the claim and the fence that hold the job."""
+        """Return the row of the batch that may write.
+
+        It names the run, the claim and the fence that hold the job.
+        """
         for row in call.rows:
             if row[0] == old.id and (row[1], row[2], row[3]) == old.holder:
                 return row
@@ -178,10 +184,10 @@ class JobChecks:
             self._fail("G1", f"{new.job_name} was released, but is not free", new.id)
         if new.fence <= old.fence:
             self._fail("G4", f"the release of {new.job_name} did not raise the fence", new.id)
-        run, state = self._ledger.runs[row[1]], row[4]
+        run, state = self._ledger.runs[row[1]], row[5]
         if process.name.startswith("beat"):
             self._released_by_beat(process, call, old, run, state, now)
-        self._follows(old, new, run, state, row[5], now)
+        self._follows(old, new, run, state, row[6], now)
 
     def _freed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
         if old.run_id in self._ledger.runs:
@@ -189,7 +195,7 @@ class JobChecks:
 
     def _released_by_beat(self, process: Process, call: Call, old: JobRow, run: RunRow, state: str, now: str) -> None:
         has_begun = old.started_retry is not None
-        if not call.scalars["only_ended"] and not call.scalars["only_unstarted"]:
+        if call.scalars["only_replaceable"]:
             self._replaced(process, old, run, state, now)
             return
         if call.scalars["only_ended"]:
@@ -197,13 +203,17 @@ class JobChecks:
                 self._fail("G1", f"{process.name} took {old.job_name}, whose lease ends at {old.lease_ends_at}", old.id)
             if run.exclusive and has_begun:
                 self._had_its_chance(process, old, now)
+            elif old.published_at is None and self._ledger.is_its_beats(run.run_id, old.fence):
+                age = self._ledger.hub.now - self._ledger.claimed[run.run_id, old.fence]
+                text = f"{process.name} took {old.job_name} from {old.locked_by}, which claimed it {age:.2f} s ago"
+                self._fail("G7", text, old.id)
         elif has_begun:
             self._fail("G4", f"{process.name} released {old.job_name} as {state}, which a worker has started", old.id)
         if run.exclusive and has_begun and state not in ("retry", "dlq"):
             self._fail("G2", f"a started run of {old.job_name} that lost its lease became {state}", old.id)
 
     def _replaced(self, process: Process, old: JobRow, run: RunRow, state: str, now: str) -> None:
-        """A run made room for the next slot of its job."""
+        """Check a run that made room for the next slot of its job."""
         if state != "cancelled" or self._ledger.spec_of_run[run.run_id].overlap != "replace":
             self._fail("G4", f"{process.name} released {old.job_name} as {state}, which a worker has started", old.id)
         if old.started_retry is None:
@@ -213,7 +223,7 @@ class JobChecks:
         self._ledger.replaced.add(run.run_id)
 
     def _had_its_chance(self, process: Process, old: JobRow, now: str) -> None:
-        """After an outage or a jump of the clock whoever lives can extend its lease, before anybody takes it."""
+        """After an outage or a clock jump the living can extend leases before they are taken."""
         ledger = self._ledger
         chance_since = ledger.hub.now - ledger.settings.heartbeat_interval
         if getattr(process, "back_at", -1.0) > chance_since:
@@ -227,7 +237,7 @@ class JobChecks:
     def _follows(
         self, old: JobRow, new: JobRow, run: RunRow, state: str, retry_seconds: float | None, now: str
     ) -> None:
-        """What a job does next, after the end of a run that held it."""
+        """Check what a job does next, after the end of a run that held it."""
         waits = retry_seconds is not None and (run.exclusive or run.state != "running")
         if not run.advances:
             if new.next_run_time != old.next_run_time or new.retry_at != old.retry_at:
@@ -254,7 +264,7 @@ class JobChecks:
 
 
 def following(spec: Spec, run: RunRow, now: str) -> list[datetime]:
-    """The slot after the one of this run, reckoned anew."""
+    """Return the slot after the one of this run, reckoned anew."""
     slot = instant(run.scheduled_for)
     if spec.next_slot is not None:
         return [spec.next_slot(slot)]

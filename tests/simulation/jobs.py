@@ -1,4 +1,4 @@
-"""The jobs of a simulated world, and an account of their slots that shares no code with the schedules under test."""
+"""The jobs of a simulated world, and an account of their slots that shares no code with ours."""
 
 import json
 from collections.abc import Callable
@@ -17,6 +17,7 @@ STARTS = (
     _SPRING - timedelta(minutes=17),
     _AUTUMN - timedelta(minutes=47),
 )
+STRATEGY_TASK = "app.batch"
 _NIGHTLY = "cron 30 2 * * *"
 
 Next = Callable[[datetime], datetime]
@@ -40,6 +41,10 @@ class Spec(NamedTuple):
     retries: float
     hangs: float = 0.0
     """How often a body never ends by itself."""
+    unstored: float = 0.0
+    """How often the result of a body that returned cannot be stored."""
+    own_strategy: bool = False
+    """Whether its task has a strategy of its own, which takes its messages over."""
 
     @property
     def cadence(self) -> str:
@@ -61,7 +66,7 @@ class Spec(NamedTuple):
         """The row."""
         return {
             "JobName": self.name,
-            "TaskName": "app.task",
+            "TaskName": STRATEGY_TASK if self.own_strategy else "app.task",
             "Schedule": self.schedule,
             "TimeZone": self.zone,
             "Policies": json.dumps(self.policies) if self.policies else None,
@@ -118,8 +123,8 @@ def schedule(rng: Random) -> tuple[str, str | None, float | None, Next | None]:
     return _NIGHTLY, "Europe/Berlin", None, _nightly
 
 
-def spec(rng: Random, name: str, lease: float) -> Spec:
-    """Any job."""
+def spec(rng: Random, name: str, lease: float, queue: str | None = None) -> Spec:
+    """Any job; on this queue, if one is given."""
     text, zone, interval, next_slot = schedule(rng)
     policies: dict[str, Any] = {}
     if interval is not None:
@@ -138,12 +143,15 @@ def spec(rng: Random, name: str, lease: float) -> Spec:
     options: dict[str, Any] = {}
     if rng.random() < 0.1:
         options["queue"] = VANILLA
+    if queue is not None:
+        options["queue"] = queue
     if rng.random() < 0.15:
         options["countdown"] = rng.choice([1, 8])
     if rng.random() < 0.07:
         options["serializer"] = BROKEN
     hangs = 0.0
-    if rng.random() < 0.15:
+    own_strategy = rng.random() < 0.1
+    if not own_strategy and rng.random() < 0.15:
         policies["max_runtime"] = rng.choice([0.5, lease, 3 * lease])
         hangs = 0.3
     return Spec(
@@ -158,4 +166,6 @@ def spec(rng: Random, name: str, lease: float) -> Spec:
         fails=rng.choice([0.0, 0.1, 0.6]),
         retries=rng.choice([0.0, 0.0, 0.3]),
         hangs=hangs,
+        unstored=rng.choice([0.0, 0.0, 0.3]),
+        own_strategy=own_strategy,
     )

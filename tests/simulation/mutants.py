@@ -1,6 +1,9 @@
-"""Deliberate protocol bugs: each a small patch of one condition, in every place where that condition stands.
+"""Deliberate protocol bugs.
 
-The simulation must catch each of them; `make mutants` applies one after the other to a copy of the package.
+Each a small patch of one condition, in every place where that condition stands.
+
+The simulation must catch each of them; `make mutants` applies one after the other to a copy of the
+package.
 """
 
 from typing import NamedTuple
@@ -9,9 +12,11 @@ MIGRATION_SQL = "sql/sqlite/migrations/0002_foreign_shops.sql"
 BEAT_SQL = "sql/sqlite/statements/beat.sql"
 RUNS_SQL = "sql/sqlite/statements/runs.sql"
 WORKER_SQL = "sql/sqlite/statements/worker.sql"
-LIFECYCLE = "celery_sqlbeat/lifecycle.py"
-KEEPER = "celery_sqlbeat/worker/keeper.py"
-BEAT_STORE = "celery_sqlbeat/store/beat_store.py"
+LIFECYCLE = "celery_sqlbeat/model/lifecycle.py"
+BYSTANDERS = "celery_sqlbeat/beat/republish_evidence.py"
+EVIDENCE = "celery_sqlbeat/beat/evidence.py"
+KEEPER = "celery_sqlbeat/worker/lease/manager.py"
+CLAIM_BATCH = "celery_sqlbeat/store/sql/claim_batch.py"
 
 _NO_TRIGGER = "CREATE TRIGGER Jobs_Deleted AFTER DELETE ON Jobs\nWHEN OLD.Fence < 0"
 _OWN_NEXT = "Jobs.NextRunTime IS r.SeenNextRunTime THEN r.NextSlot"
@@ -136,7 +141,7 @@ MUTANTS = (
         (
             KEEPER,
             "            call(callback)\n",
-            "            call(callback)\n            self._end(one, _abandoned(one), 0.0, None)\n",
+            "            call(callback)\n            self._end(run_lease, _abandoned(run_lease), 0.0, None)\n",
         ),
     ),
     _mutant(
@@ -160,7 +165,7 @@ MUTANTS = (
     _mutant(
         "next slot not later than the ended one after the clock stepped back",
         (
-            "celery_sqlbeat/schedule/series.py",
+            "celery_sqlbeat/schedule/grid.py",
             "return self.after_skipped(now, slot), None",
             "return self.after_skipped(now, now), None",
         ),
@@ -183,9 +188,9 @@ MUTANTS = (
     _mutant(
         "republish under a new id",
         (
-            "celery_sqlbeat/beat/reaping.py",
-            "        lease.run_id,\n        lease.claim_id,\n        lease.fence,\n        slot,",
-            "        lease.claim_id,\n        lease.claim_id,\n        lease.fence,\n        slot,",
+            "celery_sqlbeat/beat/reclaim.py",
+            "        run_id=lease.run_id,",
+            "        run_id=lease.claim_id,",
         ),
     ),
     _mutant(
@@ -195,9 +200,9 @@ MUTANTS = (
     _mutant(
         "lease end counted from the reply instead of the sending",
         (
-            "celery_sqlbeat/worker/heartbeats.py",
-            "one.extended(sent_at)",
-            "one.extended(self._holdings.clock())",
+            "celery_sqlbeat/worker/lease/heartbeats.py",
+            "run_lease.extended(sent_at)",
+            "run_lease.extended(self._leases.clock())",
         ),
     ),
     _mutant(
@@ -207,7 +212,7 @@ MUTANTS = (
     _mutant(
         "reclaim at once after an outage",
         (
-            "celery_sqlbeat/beat/sight.py",
+            "celery_sqlbeat/beat/deadlines.py",
             "return self._clock() >= self._lost_at + self._patience",
             "return True",
         ),
@@ -215,7 +220,7 @@ MUTANTS = (
     _mutant(
         "take claims from their beats at once after the clock was set",
         (
-            "celery_sqlbeat/beat/sight.py",
+            "celery_sqlbeat/beat/deadlines.py",
             "return self._clock() >= self._lost_at + self._claim_seconds",
             "return True",
         ),
@@ -223,13 +228,13 @@ MUTANTS = (
     _mutant(
         "slot record and claim in two transactions",
         (
-            BEAT_STORE,
-            "        new = [_new_run(c) for c in claims if not c.slot.same_run]\n",
-            "        session.commit()\n        session.begin()\n"
-            "        new = [_new_run(c) for c in claims if not c.slot.same_run]\n",
+            CLAIM_BATCH,
+            "    new = [_new_run(c) for c in claims if not c.slot.same_run]\n",
+            "    session.commit()\n    session.begin()\n"
+            "    new = [_new_run(c) for c in claims if not c.slot.same_run]\n",
         ),
     ),
-    _mutant("a skipped gap not recorded", (BEAT_STORE, '("insert_gaps", gaps),', '("insert_gaps", []),')),
+    _mutant("a skipped gap not recorded", (CLAIM_BATCH, '("insert_gaps", gaps),', '("insert_gaps", []),')),
     _mutant(
         "retry message of self.retry() treated as a duplicate",
         (WORKER_SQL, "                OR Jobs.StartedRetry < r.celery_retries\n", ""),
@@ -250,7 +255,7 @@ MUTANTS = (
     # More than the protocol's own list.
     _mutant(
         "a body begins anew between two of Celery's own retries",
-        (KEEPER, "    if holding.celery_retries:\n", "    if holding.celery_retries > 1000:\n"),
+        (KEEPER, "    if run_lease.celery_retries:\n", "    if run_lease.celery_retries > 1000:\n"),
     ),
     _mutant(
         "a forged message starts a run",
@@ -269,7 +274,7 @@ MUTANTS = (
     _mutant(
         "no task is stopped before its lease ends",
         (
-            "celery_sqlbeat/worker/timing.py",
+            "celery_sqlbeat/worker/lease/batching.py",
             "return min(abandoned, lease_seconds - stop_timeout(lease_seconds))",
             "return 2 * lease_seconds",
         ),
@@ -277,19 +282,19 @@ MUTANTS = (
     _mutant(
         "an abandoned claim is extended again",
         (
-            "celery_sqlbeat/worker/heartbeats.py",
-            "held = [one for one in self._holdings.all() if one.is_extended]",
-            "held = self._holdings.all()",
+            "celery_sqlbeat/worker/lease/heartbeats.py",
+            "held = [run_lease for run_lease in self._leases.all() if run_lease.is_extended]",
+            "held = self._leases.all()",
         ),
         (
-            "celery_sqlbeat/worker/heartbeats.py",
-            "due = [one for one in due if one.is_extended]",
+            "celery_sqlbeat/worker/lease/heartbeats.py",
+            "due = [run_lease for run_lease in due if run_lease.is_extended]",
             "due = list(due)",
         ),
         (
-            "celery_sqlbeat/worker/heartbeats.py",
-            "for one in held if one.is_extended)",
-            "for one in held)",
+            "celery_sqlbeat/worker/lease/heartbeats.py",
+            "for run_lease in held if run_lease.is_extended)",
+            "for run_lease in held)",
         ),
     ),
     _mutant(
@@ -312,14 +317,14 @@ MUTANTS = (
         "an attempt forgets the failures before it",
         (
             "celery_sqlbeat/planning.py",
-            "        prior.failures,\n        prior.lost_leases,\n        planned_at,",
-            "        0,\n        prior.lost_leases,\n        planned_at,",
+            "        failures=prior.failures,",
+            "        failures=0,",
         ),
     ),
     _mutant(
         "a slot that runs is skipped when its job is resumed",
         (
-            "celery_sqlbeat/handle/rescheduling.py",
+            "celery_sqlbeat/api/reschedule.py",
             "return row.run_id is not None or row.retry_at is not None",
             "return False",
         ),
@@ -349,11 +354,64 @@ MUTANTS = (
         ),
     ),
     _mutant(
+        "a result that cannot be stored is a failure",
+        (
+            "celery_sqlbeat/worker/results.py",
+            "    if end is TaskResult.UNSTORED:\n        return after_success(end.value, error)\n",
+            "",
+        ),
+    ),
+    _mutant(
+        "an overdue body is no failure of its slot",
+        (KEEPER, "ending = self._failed(run_lease, _overdue(run_lease))", "ending = _abandoned(run_lease)"),
+    ),
+    _mutant(
         "a backoff without a bound",
         (LIFECYCLE, "return random() * min(bound, self.longest)", "return 2 * random() * bound"),
     ),
     _mutant(
         "a body may take longer than its max_runtime",
-        (KEEPER, "elif one.phase is Phase.BEGUN and now >= one.overdue_at:", "elif now < 0:"),
+        (KEEPER, "elif run_lease.phase is Phase.BEGUN and now >= run_lease.overdue_at:", "elif now < 0:"),
+    ),
+    _mutant(
+        "a copy goes out on a look older than its message",
+        (BYSTANDERS, "if count is None or not self._is_younger(count, lease, sent_at):", "if count is None:"),
+    ),
+    _mutant(
+        "a copy goes out as its message is taken for new",
+        (BYSTANDERS, "count, (counted_at - out_since).total_seconds(), counted_at)", "count, 0.0, counted_at)"),
+    ),
+    _mutant(
+        "a copy goes out although a worker was seen that is gone",
+        (BYSTANDERS, "if seen_at >= out_since or (is_remembered", "if out_since is None or (is_remembered"),
+    ),
+    _mutant(
+        "a copy goes out on the word of dead workers",
+        (EVIDENCE, "in earlier and node.heartbeat_at != earlier[node.node_id]:", "in earlier:"),
+    ),
+    _mutant(
+        "a copy goes out although a worker without leases answers",
+        (EVIDENCE, "if any(worker.extension is None and queue", "if any(worker.extension is False and queue"),
+    ),
+    _mutant(
+        "a copy goes out where some keep leases",
+        (EVIDENCE, "    if consumers <= heard:\n", "    if heard or not consumers:\n"),
+        (EVIDENCE, "if not able or len(unknown) <= elsewhere:", "if True:"),
+    ),
+    _mutant(
+        "a copy goes out although that is forbidden",
+        ("celery_sqlbeat/beat/build.py", 'settings.republish == "auto"', "bool(settings.republish)"),
+    ),
+    _mutant(
+        "what a strategy has taken is sent again",
+        (LIFECYCLE, "return Ending(DISPATCHED, LEFT_TO_STRATEGY)", "return released(LEFT_TO_STRATEGY)"),
+    ),
+    _mutant(
+        "what may not be copied is never given up",
+        (
+            "celery_sqlbeat/beat/reclaim.py",
+            "        if may is None:\n            return None\n",
+            "        if may in (None, RepublishAnswer.WAIT):\n            return None\n",
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""`make mutants`: applies each mutant to a copy of the package, and simulates until an invariant catches it."""
+"""`make mutants`: patch a copy of the package, and simulate until an invariant catches it."""
 
 import argparse
 import os
@@ -46,7 +46,8 @@ def hunt(mutant: Mutant, seed: int, most_worlds: int = MOST_WORLDS) -> Result:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         applied(mutant, Path(folder))
-        # The copy comes before the installed package; the tests themselves are those of this checkout.
+        # The copy comes before the installed package; the tests themselves are those of this
+        # checkout.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [sys.executable, "-m", "tests.simulation.mutate", "--inside", folder, str(seed), str(most_worlds)],

@@ -6,8 +6,8 @@ from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
+from celery_sqlbeat.api import Handle
 from celery_sqlbeat.errors import SqlbeatError
-from celery_sqlbeat.handle.handle import Handle
 from celery_sqlbeat.model import JobDraft
 from celery_sqlbeat.store import Store
 from tests.simulation.beats import Host
@@ -16,6 +16,9 @@ from tests.simulation.rows import JobRow
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+_LOOKS = 5  # whether a job that is to be defined again is gone by now
 
 
 class Operator(Host):
@@ -69,9 +72,12 @@ def delete(operator: Operator, job: JobRow, much: float) -> None:
 def redefine(operator: Operator, job: JobRow, much: float) -> None:
     """Delete a job, and define one of the same name, once it is gone."""
     operator.admin.delete(job.job_name, force=much < 0.7)
-    operator.sleep(20.0 * much**2)
-    if all(row.job_name != job.job_name for row in operator.world.ledger.jobs.values()):
-        operator.world.add_job(job.job_name)
+    for _ in range(_LOOKS):
+        operator.sleep(20.0 * much**2)
+        if all(row.job_name != job.job_name for row in operator.world.ledger.jobs.values()):
+            operator.world.ledger.did("redefinition")
+            operator.world.add_job(job.job_name)
+            return
 
 
 def replay(operator: Operator, job: JobRow, much: float) -> None:
@@ -85,7 +91,8 @@ def edit(operator: Operator, job: JobRow, much: float) -> None:
     found = operator.admin.jobs([job.job_name]).get(job.job_name)
     if found is None:
         return
-    edited = spec(Random(f"{job.job_name}/{much}"), job.job_name, operator.world.settings.lock_timeout)
+    world = operator.world
+    edited = spec(Random(f"{job.job_name}/{much}"), job.job_name, world.settings.lock_timeout, world.only_queue)
     first = operator.world.server.clock() + timedelta(seconds=30.0 * much)
     row = edited.columns
     draft = JobDraft(
@@ -117,4 +124,20 @@ def unlock(operator: Operator, job: JobRow, much: float) -> None:
     operator.world.server.by_hand(operator, "UPDATE Jobs SET LockedBy = NULL WHERE Id = ?", job.id)
 
 
-ACTIONS = [pause, pause, pause, run_now, run_now, run_now, cancel, delete, redefine, replay, replay, edit, move, unlock]
+ACTIONS = [
+    pause,
+    pause,
+    pause,
+    run_now,
+    run_now,
+    run_now,
+    cancel,
+    delete,
+    redefine,
+    redefine,
+    replay,
+    replay,
+    edit,
+    move,
+    unlock,
+]

@@ -1,4 +1,7 @@
-"""The rows as the checks see them: what every write left behind. Instants are text, as SQLite has them."""
+"""The rows as the checks see them: what every write left behind.
+
+Instants are text, as SQLite has them.
+"""
 
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -85,13 +88,13 @@ class RunRow(NamedTuple):
 
 
 def columns(row: type[JobRow] | type[RunRow]) -> list[str]:
-    """The columns of a table, in the order of the fields."""
+    """Return the columns of a table, in the order of the fields."""
     return ["".join(part.capitalize() for part in field.split("_")) for field in row._fields]
 
 
 @lru_cache(maxsize=4096)
 def instant(text: str) -> datetime:
-    """The instant of a text."""
+    """Return the instant of a text."""
     return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
 
 

@@ -1,9 +1,12 @@
-"""What may happen to a row of `JobRuns`: attempts follow one another, outcomes stay, a slot is recorded once."""
+"""What may happen to a row of `JobRuns`.
+
+Attempts follow one another, outcomes stay, a slot is recorded once.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from celery_sqlbeat.store.statements import load
+from celery_sqlbeat.store.sql.session import load
 from tests.simulation.database import Call
 from tests.simulation.hub import Process
 from tests.simulation.jobs import Spec
@@ -37,7 +40,7 @@ class RunChecks:
         }
 
     def created(self, process: Process, call: Call, new: RunRow, before: JobRow | None, now: str) -> None:
-        """A row was added. `before`: the job's row as it was before the transaction."""
+        """Note that a row was added. `before`: the job's row as it was before the transaction."""
         if call.block not in MAY_CREATE:
             self._fail("G2", f"{call.block} added a run of {new.job_name}", new.job_id)
         if call.block == "insert_runs":
@@ -46,14 +49,16 @@ class RunChecks:
             self._gap(new)
         elif new.state != "scheduled" or new.due_at != now:
             self._fail("G2", f"an extra slot of {new.job_name} does not wait in the outbox", new.job_id)
+        elif any(one.state in OPEN for one in self._attempts(new)):
+            self._fail("G2", f"{new.job_name} {new.scheduled_for} was replayed beside an open attempt", new.job_id)
 
     def deleted(self, call: Call, old: RunRow) -> None:
-        """A row is gone."""
+        """Note that a row is gone."""
         if call.block not in MAY_DELETE or (old.state in OPEN or old.due_at is not None):
             self._fail("G2", f"{call.block} deleted a run of {old.job_name} that is {old.state}", old.job_id)
 
     def changed(self, process: Process, call: Call, old: RunRow, new: RunRow, now: str) -> None:
-        """A row was written."""
+        """Note that a row was written."""
         if call.block not in MAY_WRITE:
             self._fail("G4", f"{call.block} writes a run of {new.job_name}", new.job_id)
         is_late = old.state == "dispatched" and new.state == "running" and call.block == "start_runs"
@@ -69,7 +74,7 @@ class RunChecks:
             self._is_only_outcome(new)
 
     def _attempts(self, run: RunRow) -> list[RunRow]:
-        """The other attempts of its slot, in their order."""
+        """Return the other attempts of its slot, in their order."""
         found = [self._ledger.runs[run_id] for run_id in self._ledger.slots[run.slot]]
         return sorted((one for one in found if one.run_id != run.run_id), key=lambda one: one.attempt)
 
@@ -94,10 +99,16 @@ class RunChecks:
         continued = row[_CONTINUES]
         if continued is None:
             self._fresh(new, before, earlier, now)
-        elif not earlier or earlier[-1].run_id != continued or earlier[-1].attempt != new.attempt - 1:
+            return
+        last = earlier[-1] if earlier else None
+        if last is not None and self._may_repeat(new):
+            # Its slot came once more, beside attempts of the first time that go on: numbers count
+            # both.
+            last = next((one for one in earlier if one.run_id == continued), last)
+        if last is None or last.run_id != continued or earlier[-1].attempt != new.attempt - 1:
             self._fail("G2", f"attempt {new.attempt} of {new.job_name} does not follow the one before", new.job_id)
         else:
-            self._follows(new, earlier[-1])
+            self._follows(new, last)
 
     def _follows(self, new: RunRow, last: RunRow) -> None:
         if last.state not in ("retry", "running", "claimed"):
@@ -195,7 +206,7 @@ class RunChecks:
             self._closed_by_beat(process, old, new, failures, now)
         elif process.name.startswith("worker"):
             self._closed_by_worker(old, new, failures, lost)
-        self._is_bounded(new, rows[0][7], failures, lost)
+        self._is_bounded(new, rows[0][8], failures, lost)
 
     def _closed_by_beat(self, process: Process, old: RunRow, new: RunRow, failures: int, now: str) -> None:
         # Where the broker refused only a copy of a message, its run may have begun all the same.
@@ -233,7 +244,7 @@ class RunChecks:
 
 
 def step(spec: Spec, slot: datetime) -> datetime:
-    """The slot after this one, as far as no run comes between."""
+    """Return the slot after this one, as far as no run comes between."""
     if spec.next_slot is not None:
         return spec.next_slot(slot)
     return slot + timedelta(seconds=spec.interval or 0.0)

@@ -1,4 +1,7 @@
-"""A little of `make mutants`: every patch still fits the code, and some of the bugs are caught here already."""
+"""A little of `make mutants`.
+
+Every patch still fits the code, and some of the bugs are caught here already.
+"""
 
 from pathlib import Path
 

@@ -1,5 +1,9 @@
-"""A little of `make simulate`: a few worlds, the same world twice, and what the shortening of a story promises."""
+"""A little of `make simulate`.
 
+A few worlds, the same world twice, and what the shortening of a story promises.
+"""
+
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import campaign
+from tests.simulation.body_checks import BodyChecks
 from tests.simulation.faults import schedule
 from tests.simulation.ledger import Ledger, Violation
 
@@ -55,7 +60,9 @@ def test_a_failure_happens_again_by_its_seed_and_with_fewer_faults(monkeypatch: 
             raise Violation("G0", "somebody died", None)
 
     monkeypatch.setattr(Ledger, "did", fails_at_a_death)
-    seed = next(seed for seed in range(1, 50) if any(fault.kind == "kill" for fault in schedule(seed)))
+    monkeypatch.setattr(campaign, "_SHORTEN_SECONDS", math.inf)  # a busy machine leaves no fault out in a minute
+    deaths = {seed: [fault.at for fault in schedule(seed) if fault.kind == "kill"] for seed in range(1, 50)}
+    seed = min((seed for seed, ats in deaths.items() if ats), key=lambda seed: deaths[seed][0])  # soon over, each time
     found = campaign.live(seed).found
     assert found is not None and found.invariant == "G0"
     short = campaign.shortened(found)
@@ -63,3 +70,16 @@ def test_a_failure_happens_again_by_its_seed_and_with_fewer_faults(monkeypatch: 
     told = list(campaign.story(short))
     assert told[-2] == "G0: somebody died"
     assert told[-1] == f"again: make simulate SEED={seed} STEPS={short.steps} ONLY={short.only[0]}"
+
+
+def test_a_failure_that_a_check_by_time_finds_happens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a check follows no statement, so the world has no further step when it fails."""
+
+    def fails_after_a_minute(checks: BodyChecks) -> None:
+        if checks._ledger.hub.now > 60.0:
+            checks._fail("G0", "a minute is over")
+
+    monkeypatch.setattr(BodyChecks, "watch", fails_after_a_minute)
+    found = campaign.live(SEED, only=()).found
+    assert found is not None and found.invariant == "G0"
+    assert [*campaign.story(found)][-2] == "G0: a minute is over"

@@ -1,9 +1,10 @@
-"""Takes every statement, every committed change and every message, keeps the ledger, and lets the checks look at it."""
+"""Take every statement, change and message into the ledger, and let the checks read it."""
 
 from typing import Any
 
 from tests.simulation.body_checks import BodyChecks
 from tests.simulation.broker import Message
+from tests.simulation.copy_checks import CopyChecks
 from tests.simulation.database import Call, Change
 from tests.simulation.hub import Process
 from tests.simulation.job_checks import JobChecks
@@ -20,26 +21,34 @@ class Witness:
         self.job_checks = JobChecks(ledger)
         self.run_checks = RunChecks(ledger)
         self.body_checks = BodyChecks(ledger)
+        self.copy_checks = CopyChecks(ledger)
 
     def statement(self, process: Process, name: str) -> None:
-        """A statement is about to run."""
+        """Note that a statement is about to run."""
         self.ledger.did("statement")
 
     def published(self, process: Process, message: Message) -> None:
-        """A process hands a message to the broker."""
+        """Note that a process hands a message to the broker."""
         self.ledger.did("publish")
         self.body_checks.published(process, message)
+        run = self.ledger.runs.get(message.run)
+        if run is not None and not message.retries:
+            self.copy_checks.published(process, message, run.job_id)
 
     def refused(self, run_id: str, fence: int) -> None:
         """No message can be made of a claim."""
         self.ledger.refused.add((run_id, fence))
 
+    def unconfirmed(self, run_id: str, fence: int) -> None:
+        """Note that its sender cannot know whether the broker has a message."""
+        self.ledger.unconfirmed.add((run_id, fence))
+
     def delivered(self, message: Message) -> None:
-        """A worker gets a message."""
+        """Note that a worker gets a message."""
         self.ledger.did("delivery")
 
     def committed(self, process: Process, sent_at: float, calls: list[Call], changes: list[Change], now: str) -> None:
-        """A transaction changed rows; they are looked at in the order in which they were written."""
+        """Note that a transaction changed rows; they are judged in the order of writing."""
         ledger = self.ledger
         before: dict[str, JobRow] = {}
         held: list[JobRow] = []
@@ -60,6 +69,9 @@ class Witness:
                     extended.add(job.run_id)
             else:
                 run = RunRow._make(values)
+                old = ledger.runs.get(run.run_id, run)
+                if (old.state, run.state, run.reason) == ("running", "scheduled", "not begun"):
+                    ledger.unbegun.add((run.run_id, run.fence))
                 self._run(process, call, run, bool(is_there), before.get(run.job_id), now)
                 if call.block == "extend_held":
                     extended.add(run.run_id)
@@ -82,11 +94,12 @@ class Witness:
             self._by_operator(process, call, old, new)
         if call.block == "claim_jobs" and new.run_id is not None:
             ledger.spec_of_run[new.run_id] = ledger.specs[new.id]
+            ledger.claimed[new.run_id, new.fence] = ledger.hub.now
         ledger.jobs[new.id] = new
         ledger.touched[new.id] = ledger.hub.now
 
     def _by_operator(self, process: Process, call: Call, old: JobRow, new: JobRow) -> None:
-        """What an operator did is known, so that nobody else is blamed for it."""
+        """Note what an operator did, so that nobody else is blamed for it."""
         ledger = self.ledger
         if process.name != "operator":
             return
@@ -119,7 +132,7 @@ class Witness:
         ledger.runs[new.run_id] = new
 
     def _records_its_slots(self, held: list[JobRow]) -> None:
-        """A claim and the record of its slot are one transaction."""
+        """Check that a claim and the record of its slot are one transaction."""
         for job in held:
             run = self.ledger.runs.get(job.run_id or "")
             if run is None or (run.claim_id, run.fence, run.state) != (job.claim_id, job.fence, "claimed"):

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_sqlbeat.config import read_settings
-from celery_sqlbeat.handle import Handle
-from celery_sqlbeat.transfer.arrivals import Shop
-from celery_sqlbeat.transfer.bringing import bring_shop
-from celery_sqlbeat.transfer.plan import Step
+from celery_sqlbeat.api import Handle
+from celery_sqlbeat.config.settings import read_settings
+from celery_sqlbeat.transfer.jsonl import SourceJobs
+from celery_sqlbeat.transfer.plan import ImportStep, import_source
 
 Open = Callable[..., Handle]
 
@@ -35,8 +34,8 @@ def open_shop(tmp_path: Path) -> Iterator[Open]:
         handle.close()
 
 
-def move(beat: Handle, shop: Shop, dry_run: bool = False) -> dict[str, Step]:
-    """What became of each job, by name."""
-    steps = list(bring_shop(beat.store, beat.settings, beat.rules, shop, dry_run))
+def move(beat: Handle, shop: SourceJobs, dry_run: bool = False) -> dict[str, ImportStep]:
+    """Return what became of each job, by name."""
+    steps = list(import_source(beat.store, beat.settings, beat.rules, shop, dry_run))
     assert len({step.name for step in steps}) == len(steps), "each job is told of once"
     return {step.name: step for step in steps}

@@ -34,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def task(*args: Any) -> None:
-    """The task of these jobs."""
+    """Run as the task of these jobs."""
 
 
 def lines(*jobs: dict[str, Any]) -> str:
@@ -178,7 +178,7 @@ def test_an_export_that_fails_leaves_the_old_file(run: Run, tmp_path: Path, monk
     def fail(*_: Any) -> Any:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("celery_sqlbeat.transfer.export.line_of", fail)
+    monkeypatch.setattr("celery_sqlbeat.transfer.jsonl.line_of", fail)
     done = run("jobs", "export", "jobs.jsonl")
     assert done.exit_code == 1 and "the disk is full" in done.output
     assert (tmp_path / "jobs.jsonl").read_text() == "old"
@@ -201,15 +201,15 @@ def test_a_job_that_cannot_run_is_said_and_the_others_go_out(run: Run, tmp_path:
 def test_a_database_that_goes_away_in_the_middle_says_how_far_it_came(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from celery_sqlbeat.errors import DatabaseAway
-    from celery_sqlbeat.store.transfer_store import SqlTransferStore
+    from celery_sqlbeat.errors import DatabaseUnavailable
+    from celery_sqlbeat.store.sql.nodes import SqlTransferStore
 
     place, calls = SqlTransferStore.place, []
 
     def once(store: Any, *batch: Any) -> Any:
         calls.append(batch)
         if len(calls) > 1:
-            raise DatabaseAway("the database is away")
+            raise DatabaseUnavailable("the database is away")
         return place(store, *batch)
 
     monkeypatch.setattr(SqlTransferStore, "place", once)

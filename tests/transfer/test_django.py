@@ -1,4 +1,7 @@
-"""The move from django-celery-beat: a real Django project with its own scheduler, taken over on the command line."""
+"""The move from django-celery-beat.
+
+A real Django project with its own scheduler, taken over on the command line.
+"""
 
 import json
 import os
@@ -40,7 +43,8 @@ app = Celery("shop", broker="memory://")
 app.conf.sqlbeat_database_url = "sqlite:///jobs.db"
 """
 
-# Fills Django's tables, lets django-celery-beat read them, and prints when it would fire each task next.
+# Fills Django's tables, lets django-celery-beat read them, and prints when it would fire each task
+# next.
 FILL = """
 import json
 from datetime import datetime, timedelta, timezone

@@ -1,4 +1,7 @@
-"""A Django project that has switched without its periodic tasks: they stop, and somebody says so."""
+"""A Django project that has switched without its periodic tasks.
+
+They stop, and somebody says so.
+"""
 
 import json
 import os
@@ -53,7 +56,7 @@ def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def starts(folder: Path, until: str) -> str:
-    """The log of a beat, as soon as it says this."""
+    """Return the log of a beat, as soon as it says this."""
     log = folder / "beat.log"
     command = ["-m", "celery", "-A", "shop", "beat", "-l", "info", "--pidfile=", "-S", "celery_sqlbeat.Scheduler"]
     with log.open("w") as output:
@@ -86,7 +89,7 @@ def test_enabled_rows_that_are_not_in_the_table_are_named(folder: Path) -> None:
     filled = run(folder, "-c", FILL)
     assert filled.returncode == 0, filled.stderr
     log = starts(folder, "periodic tasks of django-celery-beat")
-    assert "WARNING" in log and "1 enabled periodic tasks" in log and "fire them: forgotten;" in log
+    assert "WARNING" in log and "1 enabled periodic tasks" in log and 'fire them: forgotten"' in log
     assert "jobs import --from django-celery-beat" in log
     (found,) = check(folder)
     assert found["level"] == "error" and found["says"].endswith("fire them: forgotten")

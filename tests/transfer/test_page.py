@@ -1,4 +1,7 @@
-"""docs/moving.md says what is so: its commands run in its order, and it names every source and field."""
+"""docs/moving.md says what is so.
+
+Its commands run in its order, and it names every source and field.
+"""
 
 import json
 import re
@@ -9,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_sqlbeat.cli.importing import SOURCES
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.policy import policies_from_setting
-from celery_sqlbeat.transfer.lines import FIELDS, Numbered, read_lines
+from celery_sqlbeat.cli.transfer import SOURCES
+from celery_sqlbeat.config.policy import policies_from_setting
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.transfer.jsonl import FIELDS, CheckedLine, read_lines
 
 PAGE = (Path(__file__).parents[2] / "docs/moving.md").read_text()
 
@@ -44,7 +47,7 @@ def test_every_source_and_every_field_is_named() -> None:
 def test_the_lines_that_are_shown_are_jobs() -> None:
     (shown,) = blocks("json")
     found = list(read_lines(shown.splitlines(), Rules(policies_from_setting({}), "UTC", 120.0, 3)))
-    assert len(found) == 3 and all(isinstance(one, Numbered) for one in found), found
+    assert len(found) == 3 and all(isinstance(one, CheckedLine) for one in found), found
 
 
 def test_the_policies_that_are_shown_are_policies() -> None:

@@ -1,4 +1,7 @@
-"""The move from redbeat: its entries are made by redbeat, in a real Redis, under a prefix of their own."""
+"""The move from redbeat.
+
+Its entries are made by redbeat, in a real Redis, under a prefix of their own.
+"""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -10,9 +13,9 @@ from celery.schedules import crontab, schedule, solar
 from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 from redbeat.schedules import rrule
 
+from celery_sqlbeat.api import Handle
 from celery_sqlbeat.errors import SourceUnreadable
-from celery_sqlbeat.handle import Handle
-from celery_sqlbeat.transfer.from_redbeat import from_redbeat
+from celery_sqlbeat.transfer.from_entries import from_redbeat
 from tests.servers import server
 from tests.transfer.conftest import Open, move
 
@@ -163,6 +166,6 @@ def test_a_redis_that_does_not_answer_is_an_error(open_shop: Open) -> None:
 
 
 def test_a_solar_entry_is_none_of_redbeats(shop: Handle, make: Make) -> None:
-    """redbeat itself cannot keep one."""
+    """A solar entry cannot be kept by redbeat itself."""
     with pytest.raises(TypeError):
         make("sun", solar("sunset", 51.5, -0.12))

@@ -1,4 +1,7 @@
-"""Databases on a SQL Server of somebody's: made though others make theirs, removed, and refused with a reason."""
+"""Databases on a SQL Server of somebody's.
+
+Made though others make theirs, removed, and refused with a reason.
+"""
 
 from typing import Any
 
@@ -6,7 +9,7 @@ import pytest
 
 from tests import mssql
 from tests.conftest import is_left_behind, new_name
-from tests.unit.store.fake_odbc import FakePyodbc, ProgrammingError
+from tests.support.fake_odbc import FakePyodbc, ProgrammingError
 
 
 class Administrator:

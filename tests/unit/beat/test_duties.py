@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_sqlbeat.beat.duties import Background, Duties, Duty
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, StoreError
+from celery_sqlbeat.beat.duties import Background, Duties, Duty, PollGrid
+from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 
 
 class Clock:
@@ -31,7 +31,7 @@ def failing(error: Exception, log: list[float], clock: Clock) -> Callable[[], fl
 
 
 @pytest.mark.parametrize(
-    "error", [DatabaseBusy("locked"), StoreError("refused"), ValueError("odd"), DatabaseAway("no")]
+    "error", [DatabaseBusy("locked"), StoreError("refused"), ValueError("odd"), DatabaseUnavailable("no")]
 )
 def test_a_duty_that_fails_holds_up_no_other(error: Exception) -> None:
     clock, tried, done = Clock(), list[float](), list[float]()
@@ -45,7 +45,7 @@ def test_a_duty_that_fails_holds_up_no_other(error: Exception) -> None:
         clock.now += max(duties(), 0.001)
     assert len(done) == 60
     pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
-    longest = 1.0 if isinstance(error, (DatabaseBusy, DatabaseAway)) else 30.0
+    longest = 1.0 if isinstance(error, (DatabaseBusy, DatabaseUnavailable)) else 30.0
     assert pauses[0] < 0.5 and max(pauses) <= longest + 0.01
 
 
@@ -76,3 +76,11 @@ def test_a_thread_ends_when_it_is_asked_to() -> None:
     go_on.set()
     thread.wait()
     assert "sqlbeat-tested" not in {each.name for each in threading.enumerate()}
+
+
+@pytest.mark.parametrize(("now", "left"), [(0.0, 300.0), (90.0, 210.0), (300.0, 240.0), (320.0, 220.0), (535.0, 245.0)])
+def test_a_rare_duty_keeps_to_its_polls_whenever_it_was_done(now: float, left: float) -> None:
+    clock = Clock()
+    grid = PollGrid(60.0, clock)
+    clock.now = now
+    assert grid.until(5, 4) == left

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.beat.firing import Fired
-from celery_sqlbeat.beat.questions import Questions
-from celery_sqlbeat.beat.sight import Sight
-from celery_sqlbeat.beat.tick import Tick
-from celery_sqlbeat.errors import BrokerAway, DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
+from celery_sqlbeat.beat.build import RECLAIM_PAUSES
+from celery_sqlbeat.beat.deadlines import Deadlines, ReclaimGuard
+from celery_sqlbeat.beat.dispatch import DispatchResult, Tick
+from celery_sqlbeat.beat.duties import Duty
+from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
+from celery_sqlbeat.errors import BrokerUnavailable, DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claimable
-from celery_sqlbeat.store.wake import Wake
+from celery_sqlbeat.store.beat_protocol import NextDeadlines
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 PATIENCE = 45.0
@@ -38,18 +39,20 @@ class House:
         self.fired: list[float] = []
         self.connected: list[float] = []
         self.broker_is_away = False
-        self.answers: list[Fired] = []
-        self.reaped = 0
-        self.reap_error: Exception | None = None
+        self.answers: list[DispatchResult] = []
+        self.reclaim_error: Exception | None = None
+        self.pending: list[Any] = []
         self.seconds_left: float | None = None
         self.is_away = False
-        self.absence: StoreError = DatabaseAway("away")
-        self.sight = Sight(PATIENCE, 15.0, 2 * poll, self.clock)
+        self.absence: StoreError = DatabaseUnavailable("away")
+        self.reclaim_guard = ReclaimGuard(PATIENCE, 15.0, 2 * poll, self.clock)
         self.claimable = Claimable()
-        self.questions = Questions()
+        self.questions = ScheduleQuestions()
         me: Any = self
         chance = random.Random(5).random
-        self.tick = Tick(me, me, self.sight, me, me, me, poll, notice, self.clock, chance)
+        self.deadlines = Deadlines(me, me, self.reclaim_guard, poll, notice, self.clock, chance)
+        reclaim = Duty("reclaiming ended leases", self.reclaim, self.clock, chance, RECLAIM_PAUSES, DatabaseUnavailable)
+        self.tick = Tick(self.deadlines, me, me, me, reclaim, self.reclaim_guard, self.questions)
 
     def clock(self) -> float:
         return self.time
@@ -69,10 +72,10 @@ class House:
         self._ask("changes")
         return self.counter
 
-    def next_wake(self, claimable: Any) -> Wake:
-        self._ask("next_wake")
+    def next_deadlines(self, claimable: Any) -> NextDeadlines:
+        self._ask("next_deadlines")
         planned_at = self.planned_at if self.planned_at and self.planned_at > self.now() else None
-        return Wake(self.now(), self.due_at, self.lease_ends_at, planned_at, None, None, self.counter)
+        return NextDeadlines(self.now(), self.due_at, self.lease_ends_at, planned_at, None, None, self.counter)
 
     def starts_after(self, instant: datetime, claimable: Any) -> datetime | None:
         self._ask("starts_after")
@@ -81,31 +84,31 @@ class House:
     def connect(self, seconds: float) -> None:
         self.connected.append(self.time)
         if self.broker_is_away:
-            raise BrokerAway("away")
+            raise BrokerUnavailable("away")
 
     def record(self) -> None:
         pass
 
-    def settle(self) -> None:
+    def await_confirms(self) -> None:
         pass
 
     def finish(self) -> None:
         pass
 
-    def fire(self) -> Fired:
+    def fire(self) -> DispatchResult:
         self._ask("fire")
         self.fired.append(self.time)
-        answer = self.answers.pop(0) if self.answers else Fired(True, False)
+        answer = self.answers.pop(0) if self.answers else DispatchResult(True, False)
         if answer.something and not answer.more:
             self.due_at = None
             self.lease_ends_at = self.lease_ends_at or self.leases_until
         return answer
 
-    def reap(self) -> int:
-        self._ask("reap")
-        if self.reap_error is not None:
-            raise self.reap_error
-        return self.reaped
+    def reclaim(self) -> float:
+        self._ask("reclaim")
+        if self.reclaim_error is not None:
+            raise self.reclaim_error
+        return 1.0
 
     def live(self, seconds: float, longest: float = 1000.0) -> int:
         """Let so much time pass; returns how often the beat woke."""
@@ -124,18 +127,18 @@ class Shared(House):
         self.slots = slots
         self.late: list[float] = []
 
-    def next_wake(self, claimable: Any) -> Wake:
+    def next_deadlines(self, claimable: Any) -> NextDeadlines:
         self.due_at = self.at(self.slots[0]) if self.slots else None
-        return super().next_wake(claimable)
+        return super().next_deadlines(claimable)
 
-    def fire(self) -> Fired:
+    def fire(self) -> DispatchResult:
         self._ask("fire")
         self.fired.append(self.time)
         found = [slot for slot in self.slots if slot <= self.time]
         del self.slots[: len(found)]
         self.late += [self.time - slot for slot in found]
         self.time += WALK
-        return Fired(bool(found), False)
+        return DispatchResult(bool(found), False)
 
 
 def play(beats: int, dies_after: float = math.inf) -> list[Shared]:
@@ -212,13 +215,13 @@ def test_a_long_run_costs_little_more_than_a_look_a_second() -> None:
 
 def test_what_is_due_but_held_by_others_does_not_keep_a_beat_busy() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(False, False)] * 1000
+    house.due_at, house.answers = NOON, [DispatchResult(False, False)] * 1000
     assert house.live(30) < 60
 
 
 def test_a_race_that_was_lost_makes_a_slot_soon_after_it_late_by_the_lag_at_most() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(False, False)]
+    house.due_at, house.answers = NOON, [DispatchResult(False, False)]
     house.tick()
     house.due_at = house.at(0.5)
     house.live(2)
@@ -227,7 +230,7 @@ def test_a_race_that_was_lost_makes_a_slot_soon_after_it_late_by_the_lag_at_most
 
 def test_a_race_that_was_lost_does_not_make_a_later_slot_late() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(False, False)] * 9
+    house.due_at, house.answers = NOON, [DispatchResult(False, False)] * 9
     house.live(2)
     house.due_at = house.at(house.time + 2.5)
     due = house.time + 2.5
@@ -240,7 +243,7 @@ def test_several_beats_wake_hardly_more_often_than_one() -> None:
     alone, together = play(1), play(4)
     (one,) = alone
     assert one.fired and sum(len(house.fired) for house in together) < 1.1 * len(one.fired)
-    assert sum(house.asked["next_wake"] for house in together) < 2 * one.asked["next_wake"]
+    assert sum(house.asked["next_deadlines"] for house in together) < 2 * one.asked["next_deadlines"]
 
 
 def test_beats_take_turns_at_being_the_fastest() -> None:
@@ -277,14 +280,14 @@ def test_what_a_beat_slept_for_is_claimed_without_another_look() -> None:
     house.live(0.04)
     house.asked.clear()
     house.live(0.02)
-    assert house.fired and house.asked["next_wake"] == 1  # for what comes after it
+    assert house.fired and house.asked["next_deadlines"] == 1  # for what comes after it
 
 
 def test_a_lease_that_ends_is_taken_over_on_a_busy_table_too() -> None:
     house = Shared([number / RATE for number in range(RATE)])
     house.lease_ends_at = house.at(0.5)
     house.live(0.55)
-    assert len(house.fired) > 30 and house.asked["reap"] == 1
+    assert len(house.fired) > 30 and house.asked["reclaim"] == 1
 
 
 def test_what_an_operator_took_away_makes_no_beat_late() -> None:
@@ -300,7 +303,7 @@ def test_what_an_operator_took_away_makes_no_beat_late() -> None:
 
 def test_a_slot_at_the_end_of_the_calendar_is_waited_for_after_a_lost_race() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(False, False)]
+    house.due_at, house.answers = NOON, [DispatchResult(False, False)]
     house.tick()
     house.due_at = datetime.max.replace(tzinfo=timezone.utc)
     house.live(5)
@@ -309,14 +312,14 @@ def test_a_slot_at_the_end_of_the_calendar_is_waited_for_after_a_lost_race() -> 
 
 def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(True, True)] * 5
+    house.due_at, house.answers = NOON, [DispatchResult(True, True)] * 5
     house.live(0.01)
     assert len(house.fired) == 6
 
 
 def test_a_batch_that_was_just_full_is_no_race_that_was_lost() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(True, True), Fired(False, False)]
+    house.due_at, house.answers = NOON, [DispatchResult(True, True), DispatchResult(False, False)]
     house.tick()
     house.due_at = house.at(0.5)
     house.live(1)
@@ -325,7 +328,7 @@ def test_a_batch_that_was_just_full_is_no_race_that_was_lost() -> None:
 
 def test_a_row_that_cannot_be_had_makes_no_other_late() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(False, False)] * 1000
+    house.due_at, house.answers = NOON, [DispatchResult(False, False)] * 1000
     house.live(10)
     due = house.time + 1.9
     house.later_at = house.at(due)
@@ -335,72 +338,72 @@ def test_a_row_that_cannot_be_had_makes_no_other_late() -> None:
 
 def test_full_batches_need_no_look_in_between_but_once_a_second() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(True, True)] * 30
+    house.due_at, house.answers = NOON, [DispatchResult(True, True)] * 30
     while not house.asked["fire"] > 30:
         house.time += 0.1
         house.tick()
-    assert house.asked["next_wake"] <= 1 + 3 + 1
+    assert house.asked["next_deadlines"] <= 1 + 3 + 1
 
 
 def test_ended_leases_are_looked_at_while_full_batches_go_on() -> None:
     house = House()
-    house.due_at, house.answers = NOON, [Fired(True, True)] * 30
+    house.due_at, house.answers = NOON, [DispatchResult(True, True)] * 30
     house.tick()
     house.lease_ends_at = NOON
     for _ in range(11):
         house.time += 0.1
         house.tick()
-    assert house.answers and house.asked["reap"] == 1
+    assert house.answers and house.asked["reclaim"] == 1
 
 
 def test_leases_that_may_not_be_taken_yet_do_not_keep_a_beat_busy() -> None:
     house = House()
     house.lease_ends_at = NOON
     assert house.live(PATIENCE) < 2 * PATIENCE
-    assert house.asked["reap"] <= PATIENCE + 1
+    assert house.asked["reclaim"] <= PATIENCE + 1
 
 
-@pytest.mark.parametrize("absence", [DatabaseAway("away"), DatabaseUncertain("a fail-over")])
+@pytest.mark.parametrize("absence", [DatabaseUnavailable("away"), DatabaseUncertain("a fail-over")])
 def test_after_an_outage_leases_are_left_to_their_holders_for_a_while(absence: StoreError) -> None:
     house = House()
     house.absence = absence
     house.live(PATIENCE + 61)
-    assert house.sight.may_reclaim()
+    assert house.reclaim_guard.may_reclaim()
     house.is_away = True
     house.time += 60
     with pytest.raises(type(absence)):
         house.tick()
     house.is_away = False
     house.tick()
-    assert not house.sight.may_reclaim()
+    assert not house.reclaim_guard.may_reclaim()
     house.live(PATIENCE)
-    assert house.sight.may_reclaim()
+    assert house.reclaim_guard.may_reclaim()
 
 
 def test_a_beat_that_begins_in_an_outage_leaves_leases_to_their_holders_after_it() -> None:
     house = House()
     house.is_away = True
     house.time += PATIENCE + 61
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         house.tick()
     house.is_away = False
     house.tick()
-    assert not house.sight.may_reclaim()
+    assert not house.reclaim_guard.may_reclaim()
 
 
 @pytest.mark.parametrize(
-    "error", [DatabaseBusy("locked"), StoreError("refused"), BrokerAway("away"), ValueError("odd")]
+    "error", [DatabaseBusy("locked"), StoreError("refused"), BrokerUnavailable("away"), ValueError("odd")]
 )
 def test_what_has_ended_and_cannot_be_taken_over_holds_up_nothing_that_is_due(error: Exception) -> None:
     house = House(notice=0.2)
-    house.lease_ends_at, house.reap_error = NOON, error
+    house.lease_ends_at, house.reclaim_error = NOON, error
     for second in range(30):
         house.due_at, house.counter = house.at(second), second
         house.live(1.0)
     assert len(house.fired) == 30
-    assert 5 <= house.asked["reap"] <= 20
+    assert 5 <= house.asked["reclaim"] <= 20
     house.live(PATIENCE)  # a lease that ended is no outage
-    assert house.sight.may_reclaim()
+    assert house.reclaim_guard.may_reclaim()
 
 
 def test_a_row_that_is_to_be_recorded_is_not_slept_through() -> None:
@@ -416,10 +419,10 @@ def test_what_another_thread_of_the_beat_changed_is_looked_at_with_the_next_tick
     house.asked.clear()
     house.tick()
     looks = house.asked.copy()
-    house.tick.stir()
+    house.deadlines.stir()
     house.tick()
     house.tick()
-    assert house.asked["next_wake"] == looks["next_wake"] + 1
+    assert house.asked["next_deadlines"] == looks["next_deadlines"] + 1
 
 
 def test_the_first_tick_fires_what_is_due() -> None:

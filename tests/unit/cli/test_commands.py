@@ -1,4 +1,7 @@
-"""What the commands say about a wrong configuration: one line, exit code 1, no traceback, no secret."""
+"""What the commands say about a wrong configuration.
+
+One line, exit code 1, no traceback, no secret.
+"""
 
 import logging
 from pathlib import Path
@@ -10,8 +13,8 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
-from celery_sqlbeat.cli import sqlbeat
-from celery_sqlbeat.cli.command import Command
+from celery_sqlbeat.cli import Command, sqlbeat
+from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.errors import StoreError
 
 
@@ -76,7 +79,10 @@ def test_an_error_of_a_command_is_one_line_whatever_it_says(error: Exception) ->
 
 
 @pytest.mark.parametrize("path", ["nosuch/sqlbeat.db", "folder"])
-def test_a_database_that_is_not_there_is_named_with_what_helps(path: str, tmp_path: Path) -> None:
+def test_a_database_that_is_not_there_is_named_with_what_helps(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "statement_timeout", 0.02)  # seconds of waiting for a disk that may come back
     (tmp_path / "folder").mkdir()
     url = f"sqlite:///{tmp_path / path}"
     result = invoke("init", sqlbeat_database_url=url)

@@ -1,4 +1,4 @@
-"""What a crontab does when the clocks change; see docs/design/daylight-saving.md."""
+"""What a crontab does when the clocks change; see docs/design/0005-daylight-saving.md."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -8,7 +8,7 @@ from celery_sqlbeat.schedule import count_between, latest_at, next_after, parse,
 
 
 def fires(cron: str, zone: str, start: str, count: int) -> list[str]:
-    """The next fires as the clock on the wall shows them, after an instant of that clock."""
+    """Return the next fires as the clock on the wall shows them, after an instant of that clock."""
     schedule, place = parse(f"cron {cron}"), zone_named(zone)
     at = datetime.fromisoformat(start).replace(tzinfo=place).astimezone(timezone.utc)
     shown = []
@@ -90,7 +90,8 @@ def test_every_minute_fires_every_minute_of_elapsed_time() -> None:
         ("Pacific/Apia", "0 9 * * *", "2011-12-29 00:00", ["29 09:00 -1000", "31 00:00 +1400", "31 09:00 +1400"]),
         ("Pacific/Apia", "0 9 30 * *", "2011-12-01 00:00", ["31 00:00 +1400", "30 09:00 +1400"]),
         ("Pacific/Apia", "0 * * * *", "2011-12-29 22:30", ["29 23:00 -1000", "31 00:00 +1400"]),
-        # Winter time is the exception in Ireland, summer time the rule; the clocks do the same as elsewhere.
+        # Winter time is the exception in Ireland, summer time the rule; the clocks do the same as
+        # elsewhere.
         ("Europe/Dublin", "30 1 * * *", "2026-03-28 12:00", ["29 02:00 +0100", "30 01:30 +0100"]),
         ("Europe/Dublin", "30 1 * * *", "2026-10-24 12:00", ["25 01:30 +0100", "26 01:30 +0000"]),
         # Morocco goes back for Ramadan and forward after it.

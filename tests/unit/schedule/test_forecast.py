@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from celery_sqlbeat.schedule import Timeline, parse, zone_named
-from celery_sqlbeat.schedule.forecast import Forecast, forecasts
+from celery_sqlbeat.schedule.timeline import Forecast, forecasts
 
 BERLIN = zone_named("Europe/Berlin")
 

@@ -60,7 +60,8 @@ def test_the_minutes_of_a_century_are_counted_exactly(zone: timezone) -> None:
     """One by one they would take minutes to count."""
     first, last = utc("1900-01-01 00:00"), utc("2026-01-01 00:00") - TICK
     count = count_between(parse("cron * * * * *"), first, last, zone)
-    # New York kept a local time of its own seconds until 1883: from then on every minute is one of UTC.
+    # New York kept a local time of its own seconds until 1883: from then on every minute is one of
+    # UTC.
     assert count == (last - first + TICK) / timedelta(minutes=1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from celery_sqlbeat.errors import ScheduleError
 from celery_sqlbeat.schedule import Solar, Timeline, count_between, latest_at, next_after, parse
 from celery_sqlbeat.schedule import solar as solar_module
-from celery_sqlbeat.schedule.plan import Fire
+from celery_sqlbeat.schedule.timeline import Fire
 
 UTC = timezone.utc
 LONDON_SUNSET = parse("solar sunset 51.5 -0.12")
@@ -20,7 +20,7 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_the_sun_sets_over_london() -> None:
+def test_a_sunset_over_london_is_exact_to_the_minute() -> None:
     sunset = next_after(LONDON_SUNSET, utc("2026-06-21 12:00"), UTC)
     assert sunset is not None and abs(sunset - utc("2026-06-21 20:21:30")) < timedelta(minutes=1)
     assert sunset.microsecond == 0

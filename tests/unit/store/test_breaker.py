@@ -1,10 +1,13 @@
-"""The circuit breaker: opens after failures in a row, lets one probe through at a time, and closes on an answer."""
+"""The circuit breaker.
+
+Opens after failures in a row, lets one probe through at a time, and closes on an answer.
+"""
 
 from itertools import pairwise
 
 import pytest
 
-from celery_sqlbeat.store.breaker import Breaker
+from celery_sqlbeat.store.sql.faults import Breaker
 
 
 class Clock:

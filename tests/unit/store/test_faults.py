@@ -6,10 +6,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
-from celery_sqlbeat.store.postgresql import Postgresql
-from celery_sqlbeat.store.sqlite import Sqlite
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
+from celery_sqlbeat.store.sql.faults import AGAIN, AWAY, WAITS, Fault
 
 POSTGRESQL = Postgresql(database_url("postgresql://beat:s3cret-word@db.example/jobs"))
 SQLITE = Sqlite(database_url("sqlite:///jobs.db"))

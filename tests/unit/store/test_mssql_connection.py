@@ -1,4 +1,7 @@
-"""How a SQL Server is reached: the connection string, the driver, the session's settings, and no secret shown."""
+"""How a SQL Server is reached.
+
+The connection string, the driver, the session's settings, and no secret shown.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -8,14 +11,14 @@ from urllib.parse import quote
 
 import pytest
 
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.redaction import odbc_pairs
 from celery_sqlbeat.errors import DriverMissing, StoreError, TransientError
-from celery_sqlbeat.masking import odbc_pairs
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.faults import Fault
-from celery_sqlbeat.store.mssql import Mssql, _result
-from celery_sqlbeat.store.mssql_driver import connection_string, find_driver
-from celery_sqlbeat.url import database_url
-from tests.unit.store.fake_odbc import Error, FakeConnection, FakeCursor, FakePyodbc, OperationalError, ProgrammingError
+from celery_sqlbeat.store.sql.dialects.mssql import Mssql, _result
+from celery_sqlbeat.store.sql.dialects.mssql_driver import connection_string, find_driver
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Fault
+from tests.support.fake_odbc import Error, FakeConnection, FakeCursor, FakePyodbc, OperationalError, ProgrammingError
 
 DRIVER = "ODBC Driver 18 for SQL Server"
 
@@ -191,7 +194,7 @@ def test_a_migration_waits_longer_and_only_until_its_end() -> None:
 
 
 def test_the_server_is_never_asked_for_the_type_of_a_null() -> None:
-    """pyodbc asks for None; in a transaction the error that may come of it would undo everything."""
+    """For None pyodbc asks; in a transaction an error of that question would undo everything."""
     made = FakeConnection()
     session = dialect("mssql://sa:x@db/shop?driver=x", made).connect()
     session.fetch("stop_node", namespace="n", node_id=None)
@@ -238,7 +241,10 @@ def said(state: str, text: str, number: int, function: str = "SQLExecDirectW") -
 
 
 def test_in_a_fail_over_an_ending_goes_over_new_connections_until_it_is_written() -> None:
-    """What a server or a gateway says then is on no list: nothing that is to be written is dropped for it."""
+    """What a server or a gateway says then is on no list.
+
+    Nothing that is to be written is dropped for it.
+    """
     cut = Failing(said("HY000", "Connection may have been terminated by the server.", 0))
     odd = Failing(said("42000", "Said by no list.", 99999))
     there = FakeConnection()
@@ -255,7 +261,16 @@ def test_in_a_fail_over_an_ending_goes_over_new_connections_until_it_is_written(
     def settle(session: Any) -> None:
         looked.append(session)
 
-    database.fetch("finish_at_once", [], settle, namespace="n", only_unstarted=0, only_ended=0, grace_seconds=0.0)
+    database.fetch(
+        "finish_at_once",
+        [],
+        settle,
+        namespace="n",
+        only_unstarted=0,
+        only_ended=0,
+        only_replaceable=0,
+        grace_seconds=0.0,
+    )
     assert len(fake.asked) == 5 and cut.closed and odd.closed and not there.closed
     assert looked, "the first try may have been committed"
     database.close()
@@ -265,7 +280,9 @@ def test_what_can_never_succeed_is_said_at_once() -> None:
     fake = FakePyodbc(Failing(said("42S02", "Invalid object name 'Jobs'.", 208)))
     database = Database(Mssql(database_url("mssql://sa:x@db/shop"), pyodbc=fake), sleep=lambda _: None)
     with pytest.raises(StoreError) as caught:
-        database.fetch("finish_at_once", [], namespace="n", only_unstarted=0, only_ended=0, grace_seconds=0.0)
+        database.fetch(
+            "finish_at_once", [], namespace="n", only_unstarted=0, only_ended=0, only_replaceable=0, grace_seconds=0.0
+        )
     assert not isinstance(caught.value, TransientError)
     assert len(fake.asked) == 1
     database.close()

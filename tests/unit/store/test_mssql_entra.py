@@ -9,17 +9,24 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.errors import DatabaseAway, DriverMissing, SettingError, StoreError
-from celery_sqlbeat.store import mssql_entra
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.faults import AWAY, Fault
-from celery_sqlbeat.store.mssql import Mssql
-from celery_sqlbeat.store.mssql_entra import ACCESS_TOKEN, Identity, attributes, identity_of, tokens_for
-from celery_sqlbeat.store.tokens import RETIRE_SECONDS, Token, TokenAway, Tokens
-from celery_sqlbeat.url import database_url
-from tests.servers import server
-from tests.unit.store.fake_odbc import FakeConnection, FakePyodbc, InterfaceError
-from tests.unit.store.test_tokens import HOUR, SECRET, Credential, shown
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.errors import DatabaseUnavailable, DriverMissing, SettingError, StoreError
+from celery_sqlbeat.store.sql.dialects import mssql_tokens
+from celery_sqlbeat.store.sql.dialects.mssql import Mssql
+from celery_sqlbeat.store.sql.dialects.mssql_tokens import (
+    ACCESS_TOKEN,
+    RETIRE_SECONDS,
+    Identity,
+    Token,
+    Tokens,
+    TokenUnavailable,
+    identity_of,
+    tokens_for,
+)
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.faults import Fault
+from tests.support.credentials import HOUR, SECRET, Credential, shown
+from tests.support.fake_odbc import FakeConnection, FakePyodbc, InterfaceError
 
 AZURE = "mssql://shop.database.windows.net/shop"
 SCOPE = "https://database.windows.net/.default"
@@ -106,10 +113,9 @@ def test_an_identity_is_no_secret_and_is_not_told_to_the_driver() -> None:
 
 
 def test_the_driver_gets_the_token_as_a_length_and_utf_16() -> None:
-    [(name, value)] = attributes(Token("aé☕", 0, 1)).items()
+    [(name, value)] = Token("aé☕", 0, 1).attributes().items()
     assert name == ACCESS_TOKEN == 1256
     assert value == struct.pack("<I", 6) + "aé☕".encode("utf-16-le")
-    assert attributes(None) == {}
 
 
 class FakeAzure:
@@ -150,22 +156,8 @@ def test_each_identity_is_asked_as_azure_does_it(
 ) -> None:
     azure = FakeAzure()
     monkeypatch.setitem(sys.modules, "azure.identity", azure)
-    assert mssql_entra._asking(identity)() == (SCOPE, 0)
+    assert mssql_tokens.token_source(identity)() == (SCOPE, 0)
     assert azure.made == [made]
-
-
-@pytest.mark.parametrize("kind", ["default", "managed", "cli"])
-def test_the_real_azure_identity_takes_what_it_is_given(kind: str) -> None:
-    pytest.importorskip("azure.identity")
-    assert callable(mssql_entra._asking(Identity(kind, None, None, SCOPE)))
-
-
-def test_an_identity_that_lacks_its_surroundings_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("azure.identity")
-    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(StoreError, match=r"the workload identity cannot be used: .*tenant_id"):
-        mssql_entra._asking(Identity("workload", None, None, SCOPE))
 
 
 def test_without_azure_identity_an_address_that_needs_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +167,6 @@ def test_without_azure_identity_an_address_that_needs_it_is_an_error(monkeypatch
         Mssql(database_url(AZURE), pyodbc=FakePyodbc())
     Mssql(database_url("mssql://sa:x@db/shop"), pyodbc=FakePyodbc())
     tokens_for.cache_clear()
-
-
-def test_stores_that_log_in_alike_share_their_tokens() -> None:
-    pytest.importorskip("azure.identity")
-    one, other = (Mssql(database_url(AZURE + end), pyodbc=FakePyodbc()) for end in ("", "2"))
-    assert one._tokens is other._tokens is not None
-    named = Mssql(database_url(AZURE + "?identity=managed"), pyodbc=FakePyodbc())
-    assert named._tokens is not one._tokens
 
 
 def dialect(tokens: Tokens, *answers: FakeConnection | Exception) -> tuple[Mssql, FakePyodbc]:
@@ -219,7 +203,7 @@ def test_a_new_token_that_the_server_refuses_is_an_error_that_says_what_to_look_
         StoreError, match=r"token-identified principal.*is this identity a user of the database"
     ) as caught:
         Database(mssql).read("read_clock")
-    assert not isinstance(caught.value, DatabaseAway)
+    assert not isinstance(caught.value, DatabaseUnavailable)
     assert len(pyodbc.asked) == 1
 
 
@@ -234,8 +218,8 @@ def test_a_failing_credential_is_a_database_that_is_away() -> None:
     credential = Credential()
     credential.answers = [RuntimeError("az login, please")] * 9
     mssql, pyodbc = dialect(credential.tokens())
-    assert mssql.classify(TokenAway("x")) is Fault.LOST
-    with pytest.raises(DatabaseAway, match="az login, please"):
+    assert mssql.classify(TokenUnavailable("x")) is Fault.LOST
+    with pytest.raises(DatabaseUnavailable, match="az login, please"):
         Database(mssql, patience=0.0, sleep=lambda _: None).read("read_clock")
     assert pyodbc.asked == []
     assert credential.asked == 1  # however often the work is tried
@@ -247,16 +231,3 @@ def test_a_login_that_fails_shows_no_token(caplog: pytest.LogCaptureFixture) -> 
         Database(mssql).read("read_clock")
     for form in (SECRET, SECRET.encode("utf-16-le").decode("latin-1"), repr(SECRET.encode("utf-16-le"))[2:-1]):
         assert form not in shown(caught.value) + caplog.text
-
-
-def test_the_real_driver_takes_the_token_beside_what_else_it_is_told() -> None:
-    """It refuses a token beside a login at once; here it gets as far as the network."""
-    server("odbc")
-    mssql = Mssql(database_url("mssql://127.0.0.1:1/shop?identity=managed"), 1.0, tokens=Credential().tokens())
-    with pytest.raises(mssql.errors) as caught:
-        mssql.connect()
-    assert mssql.classify(caught.value) in AWAY
-    beside = database_url("mssql+odbc:Server=tcp:127.0.0.1,1;UID=sa;PWD=x")
-    with pytest.raises(mssql.errors) as caught:
-        Mssql(beside, 1.0, tokens=Credential().tokens()).connect()
-    assert mssql.classify(caught.value) is Fault.FATAL

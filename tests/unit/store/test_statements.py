@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from celery_sqlbeat.errors import StoreError
-from celery_sqlbeat.store import statements
-from celery_sqlbeat.store.migrations import migrations
-from celery_sqlbeat.store.statements import Block, blocks_in, load, sql_folder
+from celery_sqlbeat.store.sql import session
+from celery_sqlbeat.store.sql.migrations import migrations
+from celery_sqlbeat.store.sql.session import Block, blocks_in, load, sql_folder
 
 REFERENCE = "sqlite"
 DATABASES = sorted(
@@ -40,7 +40,7 @@ def test_two_blocks_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "statements").mkdir()
     for name in ("one", "two"):
         (tmp_path / "statements" / f"{name}.sql").write_text("-- name: same\nSELECT 1;\n")
-    monkeypatch.setattr(statements, "sql_folder", lambda _: tmp_path)
+    monkeypatch.setattr(session, "sql_folder", lambda _: tmp_path)
     with pytest.raises(StoreError, match="two SQL blocks for elsewhere are named same"):
         load.__wrapped__("elsewhere")
 
@@ -101,7 +101,10 @@ def _differing(database: str, fact: Callable[[Block], object]) -> Mapping[str, o
 
 
 def _scalars(block: Block) -> set[str]:
-    """The parameters; the clock is a parameter on SQLite only, a variable of the batch on SQL Server."""
+    """Return the parameters.
+
+    The clock is a parameter on SQLite only, a variable of the batch on SQL Server.
+    """
     plain = re.sub(r"'[^']*'", "", re.sub(r"--.*", "", block.text))
     names = set(re.findall(r"(?<![:\w@])[:@]([a-z_]+)", plain))
     declared = {
@@ -113,7 +116,7 @@ def _scalars(block: Block) -> set[str]:
 
 
 def _result(text: str) -> list[str]:
-    """The names of the result's columns, lower case; empty where a block only writes."""
+    """Return the names of the result's columns, lower case; empty where a block only writes."""
     text = re.sub(r"\bAS LastAttempt\b", "AS max", text)
     text = re.sub(r"--.*", "", text)
     depth_zero = _outermost(text)
@@ -133,7 +136,7 @@ def _result(text: str) -> list[str]:
 
 
 def _outermost(text: str) -> str:
-    """The text with what stands in parentheses taken out."""
+    """Return the text with what stands in parentheses taken out."""
     kept, depth = [], 0
     for character in text:
         depth -= character == ")"
@@ -153,7 +156,10 @@ def _names(columns: str) -> list[str]:
 
 
 def _tables(database: str) -> dict[str, set[str]]:
-    """The tables that the migrations make, with their columns; what only one database needs is left out."""
+    """Return the tables that the migrations make, with their columns.
+
+    What only one database needs is left out.
+    """
     tables: dict[str, set[str]] = {}
     for migration in migrations(database):
         text = re.sub(r"--.*", "", migration.text)

@@ -1,4 +1,4 @@
-"""A keeper on a real SQLite store in memory, whose clocks the test sets and whose answers the test loses."""
+"""A lease manager on SQLite in memory; the test sets its clocks and loses its answers."""
 
 import weakref
 from collections import Counter
@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from celery_sqlbeat.errors import DatabaseAway, DatabaseBusy, DatabaseUncertain, StoreError
-from celery_sqlbeat.lifecycle import Ending, after_success
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest, Unbegun
+from celery_sqlbeat.model.lifecycle import Ending, after_success
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.protocol import Extended, WorkerStore
-from celery_sqlbeat.store.sqlite import Sqlite
-from celery_sqlbeat.store.sqlite_values import text_of
-from celery_sqlbeat.store.steps import Steps
-from celery_sqlbeat.url import database_url
-from celery_sqlbeat.worker.answers import Answer, Begun
-from celery_sqlbeat.worker.holding import Holding
-from celery_sqlbeat.worker.keeper import Keeper
-from celery_sqlbeat.worker.timing import Timing
-from tests.contract.world import NOON, World
+from celery_sqlbeat.store.protocols import Extended, WorkerStore
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
+from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.worker.lease import RunLease, StartAnswer, Started
+from celery_sqlbeat.worker.lease.batching import Timing
+from celery_sqlbeat.worker.lease.manager import LeaseManager
+from celery_sqlbeat.worker.lease.starts import StartQuestion
+from tests.support.world import NOON, World
 
 T = TypeVar("T")
-AWAY = DatabaseAway("away")
+AWAY = DatabaseUnavailable("away")
 BUSY = DatabaseBusy("busy")
 REFUSED = StoreError("refused")
 UNCERTAIN = DatabaseUncertain("unknown")
@@ -36,7 +35,7 @@ class Line:
         self._store = store
         self.sent: Counter[str] = Counter()
         self.rows: list[tuple[str, int]] = []
-        self.is_away = False
+        self.is_unavailable = False
         self.lose_reply_to: str | None = None
         self.bad: dict[str, StoreError] = {}
         """What a statement with this run id leads to."""
@@ -54,12 +53,8 @@ class Line:
         self._before("start", [one.run_id for one in rows])
         return self._after("start", self._store.start(rows))
 
-    def starting(self, requests: Iterable[StartRequest]) -> Steps[dict[str, StartedRun]]:
-        yield None
-        return self.start(requests)
-
-    def refusing(self, requests: Iterable[StartRequest]) -> Steps[dict[str, RefusedStart]]:
-        return self._store.refusing(requests)
+    def refuse(self, requests: Iterable[StartRequest]) -> dict[str, RefusedStart]:
+        return self._store.refuse(requests)
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._before("extend", [run.run_id for run, _ in held])
@@ -76,15 +71,11 @@ class Line:
         self._before("finish", [run.run_id for run, _ in rows])
         return self._after("finish", self._store.finish(rows))
 
-    def finishing(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> Steps[set[str]]:
-        yield None
-        return self.finish(outcomes)
-
     def _before(self, kind: str, run_ids: Sequence[str]) -> None:
         assert run_ids and len(set(run_ids)) == len(run_ids), "a batch has each run once"
         self.sent[kind] += 1
         self.rows.append((kind, len(run_ids)))
-        if self.is_away:
+        if self.is_unavailable:
             raise AWAY
         for run_id in run_ids:
             if run_id in self.bad:
@@ -103,8 +94,12 @@ class Line:
         return answer
 
 
+AT_ONCE = Timing(start_spacing=0.0, ahead_spacing=0.0, outcome_spacing=0.0, late_ack_spacing=0.0)
+"""Each statement goes out as soon as there is a row for it."""
+
+
 class Rig:
-    """A world, a keeper in it, and short words for what happens to them."""
+    """A world, a lease manager in it, and short words for what happens to them."""
 
     def __init__(self, timing: Timing | None = None) -> None:
         self.monotonic = 1000.0
@@ -116,13 +111,14 @@ class Rig:
         self.world = World(store, self._sql, lambda instant: now.__setitem__(0, instant))
         self.line = Line(store.for_worker("worker-1"))
         self.woken: Counter[str] = Counter()
-        self.keeper = Keeper(
+        self.lease_manager = LeaseManager(
             self.line,
-            timing or Timing(),
+            timing or AT_ONCE,
             clock=lambda: self.monotonic,
             wake=lambda step: self.woken.update([step]),
         )
-        self.answers: dict[str, list[Answer]] = {}
+        self.answers: dict[str, list[StartAnswer]] = {}
+        self.questions: dict[StartRequest, StartQuestion] = {}
         self.stopped: list[str] = []
         self.written: dict[str, list[bool]] = {}
 
@@ -141,23 +137,23 @@ class Rig:
         self.world.later(seconds)
 
     def run_for(self, seconds: float) -> None:
-        """Both clocks run on, and the keeper does what it has to."""
+        """Both clocks run on, and the lease manager does what it has to."""
         end = self.monotonic + seconds
         for _ in range(100_000):
-            wait = self.keeper.turn()
+            wait = self.lease_manager.turn()
             if wait > 0:
                 step = min(wait, end - self.monotonic)
                 if step <= 0:
                     return
                 self.later(step + 1e-6)
-        raise AssertionError("the keeper is in a busy loop")
+        raise AssertionError("the lease manager is in a busy loop")
 
     def settle(self) -> None:
-        """The keeper does everything that it has to do now."""
+        """Let the manager do everything that it has to do now."""
         for _ in range(1000):
-            if self.keeper.turn() > 0:
+            if self.lease_manager.turn() > 0:
                 return
-        raise AssertionError("the keeper is in a busy loop")
+        raise AssertionError("the lease manager is in a busy loop")
 
     def claims(self, count: int, **columns: Any) -> list[Claim]:
         """So many published messages, each of a job of its own."""
@@ -173,61 +169,66 @@ class Rig:
         return claim
 
     def ask(self, claim: Claim, celery_retries: int = 0, ahead: bool = False) -> StartRequest:
-        """A message of this claim wants to begin."""
+        """Ask to begin the message of this claim."""
         request = self.world.request(claim, celery_retries)
         heard = self.answers.setdefault(request.start_id, [])
-        self.keeper.ask(request, heard.append, ahead)
+        question = self.questions[request] = StartQuestion(request, heard.append, ahead)
+        self.lease_manager.ask(question)
         return request
 
-    def answer(self, request: StartRequest) -> Answer | None:
-        """What it heard; at most one answer."""
+    def withdraw(self, request: StartRequest) -> None:
+        """Withdraw the question of this request."""
+        self.lease_manager.withdraw(self.questions[request])
+
+    def answer(self, request: StartRequest) -> StartAnswer | None:
+        """Return what it heard; at most one answer."""
         heard = self.answers[request.start_id]
         assert len(heard) <= 1
         return heard[0] if heard else None
 
-    def holding(self, request: StartRequest) -> Holding:
-        """What it holds now."""
+    def run_lease(self, request: StartRequest) -> RunLease:
+        """Return what it holds now."""
         answer = self.answer(request)
-        assert isinstance(answer, Begun), answer
-        return answer.holding
+        assert isinstance(answer, Started), answer
+        return answer.run_lease
 
-    def begin(self, claim: Claim | None = None, **columns: Any) -> Holding:
-        """A run whose body has begun."""
+    def begin(self, claim: Claim | None = None, **columns: Any) -> RunLease:
+        """Return a run whose body has begun."""
         claim = claim or self.claim(**columns)
         request = self.ask(claim)
         self.settle()
-        holding = self.holding(request)
-        self.take(holding)
-        return holding
+        run_lease = self.run_lease(request)
+        self.take(run_lease)
+        return run_lease
 
-    def begin_again(self, claim: Claim, celery_retries: int) -> Holding:
+    def begin_again(self, claim: Claim, celery_retries: int) -> RunLease:
         """Celery's own retry of a run begins."""
         request = self.ask(claim, celery_retries)
         self.settle()
-        holding = self.holding(request)
-        self.take(holding)
-        return holding
+        run_lease = self.run_lease(request)
+        self.take(run_lease)
+        return run_lease
 
-    def take(self, holding: Holding) -> None:
+    def take(self, run_lease: RunLease) -> None:
         """Its body begins."""
-        assert holding.take()
-        holding.on_stop(lambda: self.stopped.append(holding.run.run_id))
+        assert run_lease.take()
+        run_lease.on_stop(lambda: self.stopped.append(run_lease.run.run_id))
 
-    def finish(self, holding: Holding, ending: Ending | None = None) -> None:
+    def finish(self, run_lease: RunLease, ending: Ending | None = None) -> None:
         """Its task ended."""
-        heard = self.written.setdefault(holding.run.run_id, [])
-        self.keeper.finish(holding, ending or after_success(), heard.append)
+        heard = self.written.setdefault(run_lease.run.run_id, [])
+        self.lease_manager.finish(run_lease, ending or after_success(), heard.append)
 
-    def is_lost(self, holding: Holding) -> bool:
+    def is_lost(self, run_lease: RunLease) -> bool:
         """Whether its task must stop, by now."""
-        return holding.lost
+        return run_lease.lost
 
     def is_idle(self) -> bool:
-        """Whether the keeper has nothing to do any more, by now."""
-        return self.keeper.is_idle
+        """Whether the lease manager has nothing to do any more, by now."""
+        return self.lease_manager.is_idle
 
     def state(self, run: Claim | StartedRun) -> str:
-        """The state of a run in the database."""
+        """Return the state of a run in the database."""
         (row,) = self.world.sql("SELECT State FROM JobRuns WHERE RunId = ?", run.run_id)
         state: str = row["state"]
         return state

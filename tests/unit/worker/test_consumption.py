@@ -1,7 +1,7 @@
 """A worker tells which queues it consumes, and for how long it has not consumed others."""
 
-from celery_sqlbeat.queues import Queues, read
-from celery_sqlbeat.worker.consumption import Consumption
+from celery_sqlbeat.model.nodes import Queues, read_queues
+from celery_sqlbeat.worker.membership import Consumption
 
 MEMORY = 3600.0
 
@@ -15,7 +15,7 @@ class Watch:
 
     def at(self, now: float, *names: str) -> Queues:
         self.now = now
-        return read(self.consumption.tell(names))
+        return read_queues(self.consumption.tell(names))
 
 
 def test_a_queue_that_is_left_is_told_with_the_time_since_then() -> None:
@@ -44,4 +44,4 @@ def test_a_queue_is_forgotten_when_no_beat_remembers_it_any_more() -> None:
 
 def test_who_has_left_nothing_tells_a_plain_list_of_names() -> None:
     assert Consumption(MEMORY).tell(["b", "a"]) == '["a", "b"]'
-    assert read(None) == read("[]") == Queues(set(), {})
+    assert read_queues(None) == read_queues("[]") == Queues(set(), {})

@@ -1,8 +1,8 @@
 """What a worker tells of other schedulers."""
 
-from celery_sqlbeat import details
-from celery_sqlbeat.details import Stranger
-from celery_sqlbeat.worker.strangers import Strangers
+from celery_sqlbeat.model import nodes
+from celery_sqlbeat.model.nodes import Stranger
+from celery_sqlbeat.worker.receipt import Strangers
 
 
 class Clock:
@@ -18,8 +18,8 @@ def test_a_message_of_celerys_beat_is_told_with_its_age() -> None:
     seen.saw("shop.add", {"celery_beat_task": True, "origin": "gen7@host", "id": "x"})
     clock.now = 3.0
     assert seen.told == [Stranger("shop.add", None, "gen7@host", 3.0)]
-    assert details.strangers(details.tell([], seen.told)) == seen.told
-    assert details.unleasable(details.tell(["a"], seen.told)) == {"a"}
+    assert nodes.strangers(nodes.tell_details([], seen.told)) == seen.told
+    assert nodes.unleasable(nodes.tell_details(["a"], seen.told)) == {"a"}
 
 
 def test_a_single_run_from_an_admin_page_is_no_scheduler() -> None:
@@ -49,4 +49,4 @@ def test_of_many_the_latest_are_remembered() -> None:
 
 def test_what_another_release_tells_may_be_anything() -> None:
     for text in (None, "", "no", "[]", '{"strangers": 3}', '{"strangers": [3, {}, {"task": 1}]}'):
-        assert details.strangers(text) == []
+        assert nodes.strangers(text) == []

@@ -1,0 +1,392 @@
+"""What becomes of a batch that cannot be published or recorded; broker and database are stand-ins.
+
+Broker and database are stand-ins.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from celery_sqlbeat.beat.dispatch import Dispatcher
+from celery_sqlbeat.beat.recording import PublishRecorder
+from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
+from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
+from celery_sqlbeat.model import Claim, Claimable, Plan
+from celery_sqlbeat.model.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
+from celery_sqlbeat.publish.publisher import Published, Refused, Sending
+from celery_sqlbeat.publish.sender import Sent
+from celery_sqlbeat.store.beat_protocol import Answer, Claimed
+from tests.support.claims import claim
+
+NOTHING = Plan([], [], [], [], [])
+
+
+class House:
+    """The store, the publisher, the standing and the code in one: remembers what was written."""
+
+    def __init__(self, *claims: Claim) -> None:
+        self.time = 0.0
+        self.waiting = list(claims)
+        self.claimable = Claimable()
+        self.questions = ScheduleQuestions()
+        self.claimed = 0
+        self.dispatched: list[Claim] = []
+        self.published: list[Claim] = []
+        self.released: list[tuple[Claim, float]] = []
+        self.cancelled: list[Claim] = []
+        self.failed: list[tuple[Claim, Ending]] = []
+        self.declines = self.cannot_be_made = False
+        self.refuses: str | None = None
+        self.raises: Exception | None = None
+        self.sent: list[Claim] = []
+        self.marked_after: list[int] = []  # messages, by each mark that was begun
+        self.answers_out = 0  # of marks that nobody has waited for yet
+        self.takes_forgotten = True
+        self.has_workers = False
+        self.told: dict[str, Any] = {}
+        self.heard: list[Any] = []
+        self.locked: set[str] = set()  # run ids, of claims whose rows somebody keeps locked
+        self.lost: set[str] = set()
+        self.refusal: StoreError = StoreError("out of range")
+        self.poison: str | None = None  # a run id; a statement about it fails
+        me: Any = self
+        self.recorder = PublishRecorder(me, me, lambda: self.time)
+        self.dispatcher = Dispatcher(me, me, me, me, me, self.recorder, 500, 15.0, lambda: self.time)
+
+    def claim(self, plan: Any, batch_size: int, dispatch_seconds: float, claimable: Any) -> Claimed:
+        claims, self.waiting = self.waiting, []
+        return Claimed(claims, NOTHING, {each.job_id: each.job_name for each in claims})
+
+    def filled(self, claims: list[Claim]) -> list[Claim]:
+        return claims
+
+    is_watched = False
+
+    def send(self, claims: Sequence[Claim], until: float, leases: Callable[[str | None], bool]) -> Sending:
+        assert until < self.time + 15
+        self.sent += claims
+        if self.refuses == "by an error":
+            raise RuntimeError(self.refuses)
+        return lambda: self._settle(claims)
+
+    def _settle(self, claims: Sequence[Claim]) -> Published:
+        if self.refuses == "by an error later":
+            raise RuntimeError(self.refuses)
+        if self.declines:
+            return Published([], [], [(each, "apply_entry sent nothing") for each in claims], [])
+        if self.cannot_be_made:
+            return Published([], [], [], [Refused(each, "TypeError: y()", "Traceback ...") for each in claims])
+        if self.refuses:
+            return Published([], [(each, self.refuses) for each in claims], [], [])
+        is_leased = self.leases("default")
+        return Published(
+            [Sent(each, "default", each.exclusive and is_leased, 0.0, None) for each in claims], [], [], []
+        )
+
+    def fire(self) -> None:
+        """Fire one batch, and wait for it."""
+        self.dispatcher.fire()
+        self.dispatcher.finish()
+
+    def tell(self, key: str, ask: Any) -> None:
+        self.told[key] = ask
+
+    def say_alive(self) -> None:
+        self.heard.append({key: ask() for key, ask in self.told.items()})
+
+    def unleasable(self) -> frozenset[str]:
+        return frozenset()
+
+    def leases(self, queue: str | None) -> bool:
+        return self.has_workers
+
+    def _answer(self) -> None:
+        if self.raises is not None:
+            raise self.raises
+
+    def _marking(self, marks: list[Claim], claims: list[Claim]) -> Answer:
+        def answer() -> set[str]:
+            self.answers_out -= bool(claims)
+            self._answer()
+            if marks is self.dispatched and not self.takes_forgotten:
+                raise StoreError("permission denied")
+            if self.poison in {each.run_id for each in claims}:
+                raise self.refusal
+            free = [each for each in claims if each.run_id not in self.locked]
+            marks.extend(free)
+            return {each.run_id for each in free}
+
+        self.marked_after.append(len(self.sent))
+        self.answers_out += bool(claims)
+        return answer
+
+    def mark_dispatched(self, claims: list[Claim]) -> Answer:
+        return self._marking(self.dispatched, claims)
+
+    def mark_published(self, published: list[tuple[Claim, float]]) -> Answer:
+        return self._marking(self.published, [each for each, _ in published])
+
+    def unmarked(self, claims: Sequence[Claim]) -> set[str]:
+        return {each.run_id for each in claims} & self.locked - self.lost
+
+    def cancel(self, claims: list[Claim], reason: str) -> set[str]:
+        self.cancelled += claims
+        return {each.run_id for each in claims}
+
+    def fail(self, refused: list[tuple[Claim, Ending]]) -> set[str]:
+        self.failed += refused
+        return {each.run_id for each, _ in refused}
+
+    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> set[str]:
+        self._answer()
+        self.released += [(each, seconds) for each in claims]
+        return {each.run_id for each in claims}
+
+
+def waits(house: House) -> bool:
+    """Whether something is to be recorded later."""
+    return house.recorder.seconds_left is not None
+
+
+def test_a_queue_with_workers_of_this_package_is_leased_and_another_is_not() -> None:
+    house = House(one := claim())
+    house.fire()
+    assert (house.dispatched, house.published) == ([one], [])
+    house.waiting, house.has_workers = [another := claim()], True
+    house.fire()
+    assert (house.dispatched, house.published) == ([one], [another])
+
+
+@pytest.mark.parametrize("refuses", ["no such exchange", "by an error", "by an error later"])
+def test_what_no_broker_takes_is_given_back_for_longer_and_longer_up_to_ten_seconds(refuses: str) -> None:
+    house, one = House(), claim()
+    house.refuses = refuses
+    for _ in range(20):
+        house.waiting = [one]
+        house.fire()
+    waits = [seconds for _, seconds in house.released]
+    assert len(waits) == 20 and 0.5 <= waits[0] <= 1.0 and 5 <= waits[-1] <= 10
+    assert all(min(2**n, 10) / 2 <= seconds <= 10 for n, seconds in enumerate(waits))
+    house.refuses, house.waiting = None, [one]
+    house.fire()
+    house.refuses, house.waiting = refuses, [one]
+    house.fire()
+    assert house.released[-1][1] <= 1.0
+
+
+def test_a_beat_tells_of_a_job_that_was_refused_three_times_in_a_row_and_no_longer_once_it_was_sent() -> None:
+    house, one = House(), claim(name="nightly")
+    refused = house.told["refused"]
+    for times, refuses in enumerate(["no such exchange", None, "no such exchange", "no such exchange"]):
+        house.refuses, house.waiting, house.time = refuses, [one], float(times)
+        house.fire()
+        assert refused() == {}
+    house.refuses, house.cannot_be_made, house.waiting = None, True, [one]
+    house.fire()
+    assert [[*each["refused"]] for each in house.heard] == [["nightly"]]  # at once
+    house.time += 2
+    assert refused() == {"nightly": {"times": 3, "error": "TypeError: y()", "seconds_ago": 2.0}}
+    house.time += 600
+    assert refused() == {}
+    house.time, house.waiting = 5.0, [one]
+    house.fire()
+    assert refused()["nightly"]["times"] == 4
+    house.cannot_be_made, house.waiting = False, [one]
+    house.fire()
+    assert refused() == {}
+
+
+def test_what_no_message_can_be_made_of_fails_with_backoff_and_ends_as_a_dead_letter() -> None:
+    house, one = House(), claim()
+    house.cannot_be_made = True
+    for failures in range(4):
+        house.waiting = [one._replace(slot=one.slot._replace(failures=failures), max_retries=3)]
+        house.fire()
+    endings = [ending for _, ending in house.failed]
+    assert [(ending.state, ending.failures) for ending in endings] == [(RETRY, 1)] * 3 + [(DLQ, 1)]
+    for number, ending in enumerate(endings[:3]):
+        assert ending.retry_seconds is not None and ending.retry_seconds <= 2.0 * 2.0**number
+    assert {(ending.reason, ending.error, ending.traceback) for ending in endings} == {
+        (CANNOT_BE_PUBLISHED, "TypeError: y()", "Traceback ...")
+    }
+    assert not house.released and not house.dispatched and not house.published
+
+
+def test_what_the_shop_did_not_want_to_send_is_not_tried_again() -> None:
+    house = House(one := claim())
+    house.declines = True
+    house.fire()
+    assert house.cancelled == [one] and not house.released
+
+
+def test_what_was_published_is_recorded_as_soon_as_the_database_is_back() -> None:
+    house = House(one := claim())
+    house.raises = DatabaseUnavailable("away")
+    with pytest.raises(DatabaseUnavailable):
+        house.fire()
+    house.time = 100.0  # long past the dispatch timeout; as long as nobody has taken it, it is not sent twice
+    house.waiting = [claim()]
+    with pytest.raises(DatabaseUnavailable):
+        house.fire()
+    assert len(house.waiting) == 1  # and nothing is claimed before
+    house.raises = None
+    house.recorder.record()
+    assert house.dispatched == [one]
+    house.recorder.record()
+    assert house.dispatched == [one]
+
+
+def test_what_the_database_refuses_to_record_does_not_stop_a_beat_for_ever() -> None:
+    house = House(claim())
+    house.raises = StoreError("permission denied")
+    house.fire()
+    house.time = 14.0
+    house.recorder.record()
+    assert waits(house)
+    house.time = 16.0
+    house.recorder.record()
+    assert not waits(house)
+    house.raises, house.waiting = None, [another := claim()]
+    house.fire()
+    assert house.dispatched == [another]
+
+
+@pytest.mark.parametrize("refusal", [StoreError("out of range"), DatabaseUncertain("nobody knows this")])
+def test_what_is_refused_is_halved_down_to_the_claim_to_blame(refusal: StoreError) -> None:
+    house = House(*(claims := [claim() for _ in range(9)]))
+    house.refusal = refusal
+    house.poison = claims[5].run_id
+    house.fire()
+    for _ in range(4):
+        house.recorder.record()
+    assert {each.run_id for each in house.dispatched} == {each.run_id for each in claims} - {house.poison}
+    house.waiting = [another := claim()]
+    house.fire()
+    assert another in house.dispatched
+
+
+def test_a_claim_whose_row_is_locked_is_recorded_later_and_stops_no_other() -> None:
+    house = House(locked := claim(), free := claim())
+    house.locked = {locked.run_id}
+    house.fire()
+    assert house.dispatched == [free]
+    for house.time in (1.0, 100.0, 200.0):  # though its time is over: as long as nobody has taken it
+        house.waiting = [another := claim()]
+        house.fire()
+        assert house.dispatched[-1] == another
+    assert 0.0 < (house.recorder.seconds_left or 0.0) <= 1.0
+    house.time, house.locked = 300.0, set()
+    house.recorder.record()
+    assert house.dispatched[-1] == locked and not waits(house)
+
+
+def test_a_claim_that_was_lost_while_its_row_was_locked_is_not_told_of_again() -> None:
+    house = House(locked := claim())
+    house.locked = {locked.run_id}
+    house.fire()
+    house.time, house.lost = 5.0, {locked.run_id}
+    house.recorder.record()
+    assert not waits(house) and not house.dispatched
+
+
+def test_a_database_that_is_busy_is_told_again_and_nothing_is_raised() -> None:
+    house = House(one := claim(), other := claim())
+    house.raises = DatabaseBusy("the file is locked")
+    house.fire()
+    assert waits(house)
+    house.time, house.raises = 1.0, None
+    house.recorder.record()
+    assert house.dispatched == [one, other]
+
+
+def test_nothing_more_is_claimed_beside_much_that_cannot_be_recorded() -> None:
+    house = House(*[claim() for _ in range(1000)])
+    house.raises = DatabaseBusy("the file is locked")
+    house.fire()
+    house.waiting = [claim()]
+    assert not house.dispatcher.fire().something and house.waiting
+
+
+def test_the_end_of_a_beat_is_not_held_up_by_what_cannot_be_recorded() -> None:
+    house = House(claim())
+    house.raises = StoreError("permission denied")
+    house.fire()
+    house.dispatcher.hand_over()
+    assert house.dispatched == []
+
+
+@pytest.mark.parametrize("error", [OverflowError("Python int too large"), DatabaseUnavailable("away")])
+def test_no_error_keeps_a_beat_from_its_end(error: Exception) -> None:
+    house = House(claim())
+    house.dispatcher.fire()
+    house.raises = error
+    house.dispatcher.hand_over()
+
+
+def test_a_batch_is_recorded_while_the_broker_confirms_the_next_one() -> None:
+    house = House(one := claim())
+    house.dispatcher.fire()
+    house.waiting = [another := claim()]
+    assert (house.sent, house.dispatched) == ([one], [])
+    house.dispatcher.fire()
+    assert (house.sent, house.dispatched) == ([one, another], [one])
+    house.dispatcher.finish()
+    assert house.dispatched == [one, another]
+
+
+def test_a_batch_is_being_recorded_while_the_next_one_is_sent() -> None:
+    house = House(claim())
+    house.dispatcher.fire()
+    house.waiting = [claim()]
+    house.dispatcher.fire()
+    assert (len(house.sent), set(house.marked_after)) == (2, {1})
+
+
+def test_a_mark_whose_answer_failed_is_made_again_and_one_that_succeeded_is_not() -> None:
+    house = House(one := claim())
+    house.dispatcher.fire()
+    house.raises = DatabaseUnavailable("away")
+    with pytest.raises(DatabaseUnavailable):
+        house.dispatcher.finish()
+    begun = len(house.marked_after)
+    house.raises = None
+    house.recorder.record()
+    assert len(house.marked_after) == begun + 1 and house.dispatched == [one]
+    house.recorder.record()
+    assert len(house.marked_after) == begun + 1
+
+
+def test_an_answer_that_is_out_is_waited_for_though_the_one_before_it_was_an_error() -> None:
+    house = House(leased := claim(), forgotten := claim()._replace(exclusive=False))
+    house.has_workers = True
+    house.dispatcher.fire()
+    house.raises = DatabaseUnavailable("away")
+    with pytest.raises(DatabaseUnavailable):
+        house.dispatcher.finish()
+    assert house.answers_out == 1
+    house.raises = None
+    house.recorder.record()
+    assert house.answers_out == 0
+    assert (house.published, house.dispatched) == ([leased], [forgotten])
+
+
+def test_what_cannot_be_recorded_keeps_nothing_else_from_being_recorded() -> None:
+    house = House(leased := claim(), claim()._replace(exclusive=False))
+    house.has_workers = True
+    house.dispatcher.fire()
+    house.time, house.takes_forgotten = 16.0, False
+    house.dispatcher.finish()
+    assert (house.published, house.dispatched, house.answers_out) == ([leased], [], 0)
+
+
+def test_two_batches_wait_for_the_database_where_it_went_away_between_them() -> None:
+    house = House(one := claim())
+    house.dispatcher.fire()
+    house.waiting, house.raises = [another := claim()], DatabaseUnavailable("away")
+    with pytest.raises(DatabaseUnavailable):
+        house.dispatcher.fire()
+    house.dispatcher.await_confirms()
+    house.raises = None
+    house.recorder.record()
+    assert house.dispatched == [one, another]

@@ -1,0 +1,105 @@
+"""What admission does to the prefetch, to revoked messages, and to the ids of starts."""
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from celery.app.task import Context
+from kombu.common import QoS
+
+from celery_sqlbeat.celery_bridge.message_header import HEADER, read
+from celery_sqlbeat.worker.admission import Admission, PendingMessage, _start_id
+from celery_sqlbeat.worker.lease import StaleMessage
+from celery_sqlbeat.worker.task import flags
+from celery_sqlbeat.worker.task.own_strategy import StrategyMessage
+from tests.support.claims import SLOT
+from tests.support.headers import RAW
+
+
+def gate_on(value: int, initial: int = 8) -> tuple[Admission, Any]:
+    qos = cast(Any, QoS)(lambda prefetch_count: None, value)
+    admission = Admission(cast(Any, None), cast(Any, None), cast(Any, None))
+    admission.connected(
+        SimpleNamespace(qos=qos, initial_prefetch_count=initial, task_consumer=SimpleNamespace(channel=None))
+    )
+    return admission, qos
+
+
+def test_some_more_messages_may_come_and_then_as_many_as_before() -> None:
+    admission, qos = gate_on(8)
+    admission.read_ahead(32)
+    assert qos.value == 40
+    admission.read_ahead(-32)
+    assert qos.value == 8
+
+
+def test_a_broker_that_sends_all_it_has_goes_on_to() -> None:
+    admission, qos = gate_on(0)
+    admission.read_ahead(32)
+    admission.read_ahead(-32)
+    assert qos.value == 0
+
+
+def test_never_fewer_messages_come_than_celery_would_have_it() -> None:
+    """After a lost connection Celery sets the prefetch anew, whatever it was."""
+    admission, qos = gate_on(8)
+    admission.read_ahead(32)
+    qos.value = 10
+    admission.read_ahead(-32)
+    assert qos.value == 8
+    admission.read_ahead(-32)
+    assert qos.value == 8
+
+
+def test_without_a_connection_there_is_nothing_to_change() -> None:
+    Admission(cast(Any, None), cast(Any, None), cast(Any, None)).read_ahead(32)
+
+
+class FakeRuntime:
+    """Writes down whose runs are asked about."""
+
+    def __init__(self) -> None:
+        self.pending: list[str] = []
+
+    def ask(self, header: Any, *_: Any) -> None:
+        self.pending.append(header.run)
+
+
+@pytest.mark.parametrize("forged", [{}, {"started": ["j", "slot", 1, 7, 0]}, {"started": None}], ids=repr)
+def test_a_revoked_message_ends_its_run_whatever_it_says_of_itself(forged: dict[str, Any]) -> None:
+    """So do the messages of Celery's retries, which have all the headers of the one before."""
+    worker_runtime = FakeRuntime()
+    request: dict[str, Any] = {"id": RAW["run"], "retries": 1, "delivery_info": {"redelivered": False}}
+    Admission(cast(Any, worker_runtime), cast(Any, None), cast(Any, None)).end_revoked(
+        Context({**request, HEADER: {**RAW, **forged}}), expired=False
+    )
+    assert worker_runtime.pending == [RAW["run"]]
+
+
+def test_the_end_of_a_run_that_has_begun_here_is_told_by_others() -> None:
+    worker_runtime = FakeRuntime()
+    request: dict[str, Any] = {"id": RAW["run"], "retries": 0, "delivery_info": {"redelivered": False}, HEADER: RAW}
+    begun = SimpleNamespace(job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, run_id="r", job_id="j")
+    flags.write(request, cast(Any, begun), 0)
+    Admission(cast(Any, worker_runtime), cast(Any, None), cast(Any, None)).end_revoked(Context(request), expired=False)
+    assert worker_runtime.pending == []
+
+
+def test_every_start_has_an_id_of_its_own() -> None:
+    ids = [_start_id() for _ in range(1000)]
+    assert len(set(ids)) == 1000
+    assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", one) for one in ids)
+
+
+def test_an_expired_message_of_an_own_strategy_is_dropped() -> None:
+    """It is none of Celery's requests, which know by themselves how to expire."""
+    said: list[str] = []
+    message = SimpleNamespace(headers={"id": RAW["run"]}, ack_log_error=lambda *_: said.append("acknowledged"))
+    consumer = SimpleNamespace(connection_errors=(), event_dispatcher=None)
+    handed: Any = StrategyMessage(consumer, message, "shop.add", cast(Any, None), cast(Any, None))
+    admission = Admission(cast(Any, None), cast(Any, None), cast(Any, None))
+    pending = PendingMessage(handed, cast(Any, read(RAW, {"id": RAW["run"]})))
+    admission.receive(pending)
+    admission.refuse(pending, StaleMessage("too late", expired=True))
+    assert said == ["acknowledged"] and not admission.is_open(pending)
