@@ -12,7 +12,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY celery_sqlbeat celery_sqlbeat
 COPY sql sql
 COPY example_project example_project
-RUN pip install --no-cache-dir '.[mssql]' redis \
+RUN pip install --no-cache-dir '.[mssql,redis]' \
     && rm -rf celery_sqlbeat sql pyproject.toml README.md LICENSE
 
 ENV PYTHONUNBUFFERED=1
@@ -26,7 +26,8 @@ FROM app AS test
 USER root
 WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir --editable '.[dev,mssql,postgresql,solar]' \
+RUN pip install --no-cache-dir --upgrade 'pip>=25.1' \
+    && pip install --no-cache-dir --constraint constraints-dev.txt --group dev --editable '.[mssql,postgresql,redis,solar]' \
     && chown -R shop /src
 USER shop
 CMD ["python", "-m", "pytest", "tests/contract"]

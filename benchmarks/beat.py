@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks import code, idle, lateness, walk
+from benchmarks import cleanup, code, idle, lateness, walk
 
 SECTIONS: dict[str, Callable[[], None]] = {
     "walk": walk.main,
@@ -11,4 +11,8 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "code": code.main,
 }
 # Only when they are named.
-EXTRAS: dict[str, Callable[[], None]] = {"million": idle.million}
+EXTRAS: dict[str, Callable[[], None]] = {
+    "million": idle.million,
+    "cleanup": cleanup.main,
+    "cleanup-three": cleanup.three,
+}

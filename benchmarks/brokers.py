@@ -15,41 +15,47 @@ BROKERS = {"Redis": REDIS, "RabbitMQ": RABBITMQ}
 
 @contextmanager
 def bench_app(url: str, conf: dict[str, Any] | None = None, **transport_options: Any) -> Iterator[Celery]:
-    """An app whose default queue nobody else uses."""
+    """Yield an app whose default queue nobody else uses."""
     queue = f"sqlbeat_bench_{secrets.token_hex(4)}"
     app = Celery("shop", broker=url, set_as_current=False)
     app.conf.update(task_default_queue=queue, broker_transport_options=transport_options, **(conf or {}))
     try:
         yield app
     finally:
-        with app.connection_for_write() as connection:
-            connection.default_channel.queue_delete(queue)
+        with _channel(app) as channel:
+            channel.queue_delete(queue)
             if url.startswith("amqp"):
-                connection.default_channel.exchange_delete(queue)
+                channel.exchange_delete(queue)
             else:
                 # This connection has declared nothing, so kombu left the queue itself.
                 keys = (queue, f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
-                connection.default_channel.client.delete(*keys)
+                channel.client.delete(*keys)
         app.close()
+
+
+@contextmanager
+def _channel(app: Celery) -> Iterator[Any]:
+    """Open a channel on a connection of its own; its type depends on the broker."""
+    with app.connection_for_write() as connection:
+        yield connection.default_channel
 
 
 def empty(app: Celery) -> None:
     """Throw away what lies in the app's queue."""
-    with app.connection_for_write() as connection:
-        connection.default_channel.queue_purge(app.conf.task_default_queue)
+    with _channel(app) as channel:
+        channel.queue_purge(app.conf.task_default_queue)
 
 
 @contextmanager
 def settled(app: Celery) -> Iterator[Callable[[], None]]:
-    """A function that waits until the broker has dealt with what was sent to the app's queue without confirmation.
+    """Yield a function that waits until the broker has handled all unconfirmed messages.
 
     Otherwise it would do so during the next turn, at the cost of the other side.
     """
-    with app.connection_for_write() as connection:
-        channel = connection.default_channel
+    with _channel(app) as channel:
         yield lambda: channel.queue_declare(app.conf.task_default_queue, passive=True)
 
 
 def in_words(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,7 @@
-"""The time and memory of claiming one due job, with few and with many jobs in the table. Each in its own process."""
+"""The time and memory of claiming one due job, with few and with many jobs in the table.
+
+Each in its own process.
+"""
 
 import json
 import subprocess
@@ -9,11 +12,11 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.places import Place, available_places
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.lifecycle import given_back
+from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import released
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import Policies
 
 FEW, MANY = 1_000, 1_000_000  # jobs
 CLAIMS = 400
@@ -38,7 +41,7 @@ class Cost(NamedTuple):
 
 
 def measure(few: Place, many: Place) -> tuple[Cost, Cost]:
-    """Fill two tables, then claim from them in turn, each time in a process that knows nothing of that."""
+    """Fill two tables, then claim from them in turn, each time in a fresh process."""
     for place, jobs in ((few, FEW), (many, MANY)):
         place.by_hand(_FILL[place.dialect().name].format(jobs=jobs))
     # The first pair is to warm up: until then the log of a new database grows, which costs.
@@ -69,12 +72,15 @@ def _claim_again_and_again(url: str) -> Cost:
         # Back to the queue of due jobs, through the door that a worker uses.
         (claim,) = claims
         request = StartRequest(claim.run_id, claim.claim_id, claim.fence, claim.claim_id, 0)
-        worker.finish([(run, given_back(f"round {number}")) for run in worker.start([request]).values()])
+        worker.finish([(run, released(f"round {number}")) for run in worker.start([request]).values()])
     return Cost(1e6 * median(seconds), _megabytes())
 
 
 def _megabytes() -> float:
-    """The most that this process had in memory. (ru_maxrss would count what its parent had before the exec.)"""
+    """Return the most memory that this process had.
+
+    ru_maxrss would count what its parent had before the exec.
+    """
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 

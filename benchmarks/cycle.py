@@ -1,4 +1,4 @@
-"""The rate of full cycles (claim, mark published, start, success) against the same statements issued bare."""
+"""The rate of full cycles (claim, mark, start, success) against the same bare statements."""
 
 import gc
 import time
@@ -7,12 +7,12 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.places import Place, Statement, available_places
-from celery_sqlbeat.definition import Rules
-from celery_sqlbeat.ids import Ids
-from celery_sqlbeat.lifecycle import after_success
+from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import StartRequest
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import after_success
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import Policies
 from celery_sqlbeat.store import Store
 
 JOBS = 10_000
@@ -44,7 +44,7 @@ class Rates(NamedTuple):
 
 
 def measure(place: Place, twin: Place) -> Rates:
-    """Measure rounds of the store on one place, each followed by its statements on the driver alone on an equal one."""
+    """Measure rounds of the store, each followed by its statements on the driver alone."""
     database = place.dialect().name
     for one in (place, twin):
         one.by_hand(_FILL[database].format(jobs=JOBS))

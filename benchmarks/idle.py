@@ -27,7 +27,10 @@ _FILL = {
 
 
 def main(numbers: Sequence[int] = JOBS, minutes: int = 1) -> None:
-    """Leave a beat alone on each of the tables, all of them beside each other: they do next to nothing."""
+    """Leave a beat alone on each of the tables, all of them beside each other.
+
+    They do next to nothing.
+    """
     print("\nIdle; CPU and statements a minute; the first tick changes nothing.", end=" ")
     print("Targets: 500 ms, 70 MB, 15 statements (8 at 0)")
     print(
@@ -53,14 +56,18 @@ def main(numbers: Sequence[int] = JOBS, minutes: int = 1) -> None:
             for notice in NOTICE_INTERVALS:
                 wish = Wish(place.url, seconds=minutes * MINUTE + A_LITTLE, notice_interval=notice)
                 running.append((name, jobs, notice, start(wish)))
-                # Else they woke at the same moments for ever, and whoever is the first finds the caches cold.
+                # Else they woke at the same moments for ever, and whoever is the first finds the
+                # caches cold.
                 time.sleep(max(NOTICE_INTERVALS) / len(places) / len(NOTICE_INTERVALS))
         for name, jobs, notice, process in running:
             _print_one(name, jobs, f"{notice:g}", answer(process), minutes)
 
 
 def million() -> None:
-    """The same with the largest table, too, and for longer: CPU differs most from minute to minute."""
+    """Measure the same with the largest table, and for longer.
+
+    CPU differs most from minute to minute.
+    """
     main((*JOBS, MOST_JOBS), MANY_MINUTES)
 
 

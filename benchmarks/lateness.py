@@ -1,4 +1,7 @@
-"""How late messages arrive: real `celery beat` processes, many jobs on short intervals, PostgreSQL and Redis."""
+"""How late messages arrive.
+
+Real `celery beat` processes, many jobs on short intervals, PostgreSQL and Redis.
+"""
 
 import base64
 import json
@@ -9,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import quantiles
@@ -24,6 +27,7 @@ JOBS = 1_000
 INTERVALS = [1 + number % 10 for number in range(JOBS)]  # seconds
 SETTLE = 10.0  # seconds; beats that have just started import modules and catch up with what was due meanwhile
 MEASURE = 20.0  # seconds
+HEAD = f"{'beats':12} {'a second':>9} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'CPU %':>7} {'drift ms':>9}"
 _ROOT = Path(__file__).resolve().parents[1]
 
 _FILL = (
@@ -71,23 +75,25 @@ class Outcome(NamedTuple):
 def main() -> None:
     """Print how late one beat, four beats and stock beat are."""
     print(f"\n{JOBS:,} jobs every 1 to 10 s, PostgreSQL and Redis, {MEASURE:.0f} s. Targets: p99 < 20 ms, CPU < 30 %")
-    print(f"{'beats':12} {'a second':>9} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'CPU %':>7} {'drift ms':>9}")
+    print(HEAD)
     if postgresql_answers():
         for beats in (1, 4):
-            _print_one(f"{beats}", _of_beats(beats))
-    _print_one("stock beat", _of_stock_beat())
+            print_one(f"{beats}", of_beats(beats))
+    print_one("stock beat", _of_stock_beat())
 
 
-def _print_one(name: str, outcome: Outcome) -> None:
+def print_one(name: str, outcome: Outcome, more: str = "") -> None:
+    """Print a line of the table."""
     cuts = [1000 * cut for cut in quantiles(outcome.late, n=100)]
     print(
         f"{name:12} {outcome.rate:>9.0f} {cuts[49]:>8.1f} {cuts[98]:>8.1f} {1000 * max(outcome.late):>8.1f}"
-        f" {100 * outcome.processor:>7.1f} {1000 * outcome.drift:>9.3f}",
+        f" {100 * outcome.processor:>7.1f} {1000 * outcome.drift:>9.3f} {more}".rstrip(),
         flush=True,
     )
 
 
-def _of_beats(beats: int) -> Outcome:
+def of_beats(beats: int, prepare: Callable[[Place], AbstractContextManager[object]] = nullcontext) -> Outcome:
+    """Measure so many beats; `prepare` fills the tables, and lasts until the beats have stopped."""
     with postgresql_place() as place, bench_app(REDIS) as app:
         conf = {
             "sqlbeat_database_url": place.url,
@@ -95,7 +101,8 @@ def _of_beats(beats: int) -> Outcome:
             "task_default_queue": app.conf.task_default_queue,
         }
         place.by_hand(_FILL)
-        with _processes(beats, conf, [], "--scheduler", "celery_sqlbeat.Scheduler") as running:
+        options = ("--scheduler", "celery_sqlbeat.Scheduler")
+        with prepare(place), _processes(beats, conf, [], *options) as running:
             arrivals, processor = _watch(running, app.conf.task_default_queue)
         due, drift = _due(place)
     late = [arrival.at - due[arrival.run_id] for arrival in arrivals]
@@ -103,7 +110,9 @@ def _of_beats(beats: int) -> Outcome:
 
 
 def _due(place: Place) -> tuple[dict[str, float], float]:
-    slots = place.rows("SELECT RunId, JobName, ScheduledFor FROM JobRuns ORDER BY ScheduledFor")
+    slots = place.rows(
+        "SELECT RunId, JobName, ScheduledFor FROM JobRuns WHERE JobName <> 'history' ORDER BY ScheduledFor"
+    )
     first: dict[str, datetime] = {}
     drift = 0.0
     for _, name, at in slots:
@@ -114,7 +123,10 @@ def _due(place: Place) -> tuple[dict[str, float], float]:
 
 
 def _of_stock_beat() -> Outcome:
-    """It keeps no record of what was due, so a message is due its interval after the one before it."""
+    """Measure stock beat, which records no due instants.
+
+    A message is due its interval after the last.
+    """
     chance = random.Random(1)
     entries = [
         (f"job-{number}", number, seconds, chance.random() * seconds) for number, seconds in enumerate(INTERVALS)
@@ -134,7 +146,7 @@ def _of_stock_beat() -> Outcome:
 
 
 def _watch(running: list["subprocess.Popen[bytes]"], queue: str) -> tuple[list[Arrival], float]:
-    """What arrives while it is measured, and the share of a core that the beats take meanwhile."""
+    """Return what arrives during the measurement, and the share of a core that the beats take."""
     client = redis.Redis.from_url(REDIS)
     found: list[tuple[bytes, float]] = []
     _read(client, queue, 60.0, lambda body, at: True)  # until the first one is there

@@ -1,6 +1,9 @@
-"""One Celery worker in a process of its own, with or without the extension: how fast it works off what waits for it.
+"""One Celery worker in a process of its own, with or without the extension.
 
-Its statements are counted at the driver; the delay of a start is from the slot in hand to the hand-over to the pool.
+How fast it works off what waits for it.
+
+Its statements are counted at the driver; the delay of a start is from the slot in hand to the
+hand-over to the pool.
 """
 
 import contextlib
@@ -35,7 +38,8 @@ class Wish(NamedTuple):
     pool: str = "prefork"
     concurrency: int = 2
     seconds: float = 0.0
-    """Where tasks are long: so long after all have begun the worker is left alone, and its statements are counted."""
+    """Where tasks are long: so long after all have begun the worker is left alone, and its
+    statements are counted."""
     conf: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
@@ -52,7 +56,8 @@ class Work(NamedTuple):
     processor: float
     """Microseconds of the main process per run; it has all of the extension's work."""
     kinds: dict[str, int]
-    """How often each block was sent; while tasks are long, in the time that the worker was left alone."""
+    """How often each block was sent; while tasks are long, in the time that the worker was left
+    alone."""
 
 
 def measure(wish: Wish) -> Work:
@@ -67,18 +72,18 @@ def measure(wish: Wish) -> Work:
 
 
 def make_app(wish: Wish) -> Any:
-    """The app of the worker and its tasks."""
+    """Return the app of the worker and its tasks."""
     from celery import Celery
 
     app = Celery("shop", broker=wish.broker_url, set_as_current=True)
     app.conf.update(task_default_queue=wish.queue, task_ignore_result=True, worker_send_task_events=False)
     app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, **wish.conf)
 
-    @app.task(name="shop.report")  # type: ignore[untyped-decorator]
+    @app.task(name="shop.report")
     def report(number: int = 0) -> None:
         """Nothing."""
 
-    @app.task(name="shop.nap")  # type: ignore[untyped-decorator]
+    @app.task(name="shop.nap")
     def nap(seconds: float) -> None:
         time.sleep(seconds)
 
@@ -120,13 +125,23 @@ class Watch:
         self.work = Work(runs / seconds, sum(kinds.values()), runs, sorted(self.delays), processor / runs * 1e6, kinds)
         os.kill(os.getpid(), signal.SIGTERM if not self._wish.seconds else signal.SIGQUIT)
 
-    def follow(self, worker: Any) -> None:
-        """Measure how long a message with a slot waits until the pool has it. Both sides of a ratio pay for this."""
-        admit, hand_over = worker._process_task, worker.pool.apply_async
+    def time_admissions(self, holder: Any, name: str) -> None:
+        """Note when each message has capacity. Both sides of a ratio pay for this.
 
-        def admitted(req: Any) -> Any:
-            self._slots[req.id] = time.perf_counter()
-            return admit(req)
+        `holder`: a plain worker, or the extension's class, since the extension proves that its
+        worker calls it.
+        """
+        admit = getattr(holder, name)
+
+        def admitted(*args: Any) -> Any:
+            self._slots[args[-1].id] = time.perf_counter()
+            return admit(*args)
+
+        setattr(holder, name, admitted)
+
+    def time_handovers(self, pool: Any) -> None:
+        """Note when the pool has each message."""
+        hand_over = pool.apply_async
 
         def handed_over(target: Any, *args: Any, **options: Any) -> Any:
             since = self._slots.pop(options.get("correlation_id", ""), None)
@@ -134,17 +149,16 @@ class Watch:
                 self.delays.append(time.perf_counter() - since)
             return hand_over(target, *args, **options)
 
-        worker._process_task, worker.pool.apply_async = admitted, handed_over
+        pool.apply_async = handed_over
 
 
 _names: dict[str | bytes, str] = {}
 
 
 def kind_of(text: str | bytes) -> str:
-    """The name of the block that a statement is."""
+    """Return the name of the block that a statement is."""
     if not _names:
-        from celery_sqlbeat.store.postgresql_chains import with_chains
-        from celery_sqlbeat.store.postgresql_text import CLOCK, statement
+        from celery_sqlbeat.store.sql.dialects.postgresql_text import CLOCK, statement, with_chains
 
         _names.update({statement(block, CLOCK).text: name for name, block in with_chains().items()})
     return _names.get(text, str(text[:40]))
@@ -156,13 +170,15 @@ def main(wish: Wish) -> Work:
     statements: list[Any] = []
     watch = Watch(wish, statements)
     if wish.database_url is not None:
-        from celery_sqlbeat.worker import installation, office
+        from celery_sqlbeat.worker import extension, install, runtime, store_opening
 
         place = Place(wish.database_url)
         place.recording = statements
         app.conf.update(sqlbeat_database_url=wish.database_url)
-        setattr(office, "open_store", lambda settings: place.store())  # noqa: B010 - mypy would not have it otherwise
-        installation.install(app)
+        for module in (runtime, store_opening):
+            setattr(module, "open_store", lambda settings: place.store())  # noqa: B010 - for mypy
+        watch.time_admissions(extension.Extension, "_admit")
+        install.install(app)
     worker = app.Worker(
         pool=wish.pool,
         concurrency=wish.concurrency,
@@ -171,7 +187,9 @@ def main(wish: Wish) -> Work:
         without_gossip=True,
         quiet=True,
     )
-    watch.follow(worker)
+    if wish.database_url is None:
+        watch.time_admissions(worker, "_process_task")
+    watch.time_handovers(worker.pool)
     if wish.pool == "gevent":
         from gevent.monkey import get_original
 

@@ -1,4 +1,4 @@
-"""Databases to measure on, made for the purpose and removed afterwards, and a way to record what the driver is told."""
+"""Databases made for a measurement, and a way to record what the driver is told."""
 
 import os
 import secrets
@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.database import Database
-from celery_sqlbeat.store.session import Dialect
-from celery_sqlbeat.store.sqlite import Sqlite
-from celery_sqlbeat.url import database_url
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.session import Dialect
 
 POSTGRESQL = os.environ.get("SQLBEAT_TEST_POSTGRESQL", "postgresql://postgres@127.0.0.1:5432/postgres")
 
@@ -30,18 +30,18 @@ class Place:
         self.recording: list[Statement] | None = None
 
     def dialect(self, statement_timeout: float = 5.0) -> Dialect:
-        """A dialect whose statements go to `recording` while that is a list."""
+        """Return a dialect whose statements go to `recording` while that is a list."""
         url = database_url(self.url)
         if url.database == "sqlite":
             return Sqlite(
                 url, statement_timeout, connect=lambda *args, **kw: sqlite3.connect(*args, factory=self._sqlite(), **kw)
             )
-        from celery_sqlbeat.store.postgresql import Postgresql
+        from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 
         return Postgresql(url, statement_timeout, connect=self._postgresql().connect)
 
     def store(self) -> Store:
-        """A store on this place."""
+        """Return a store on this place."""
         return Store(Database(self.dialect()))
 
     def by_hand(self, text: str) -> None:
@@ -51,14 +51,14 @@ class Place:
         session.close()
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
-        """What a statement gives, as the driver gives it."""
+        """Return the rows of a statement, as the driver gives them."""
         connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
         found: list[tuple[Any, ...]] = connection.execute(text).fetchall()
         connection.close()
         return found
 
     def bare(self) -> Callable[[Statement], None]:
-        """What runs a recorded statement on the driver alone, on a connection with the store's own settings."""
+        """Return a function that runs a statement on the driver, with the store's settings."""
         connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
         execute = super(type(connection), connection).execute  # type: ignore[misc]  # past the recording
 
@@ -81,7 +81,7 @@ class Place:
         return Recorded
 
     def _postgresql(self) -> Any:
-        from celery_sqlbeat.store.postgresql_patience import Patient
+        from celery_sqlbeat.store.sql.dialects.postgresql_connection import Patient
 
         place = self
 
@@ -96,7 +96,7 @@ class Place:
 
 @contextmanager
 def sqlite_place() -> Iterator[Place]:
-    """A file in a directory of its own."""
+    """Yield a file in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="sqlbeat-bench-") as folder:
         place = Place(f"sqlite:///{Path(folder) / 'bench.db'}")
         place.store().migrate()
@@ -105,7 +105,7 @@ def sqlite_place() -> Iterator[Place]:
 
 @contextmanager
 def postgresql_place() -> Iterator[Place]:
-    """A database of its own on the server of the tests."""
+    """Yield a database of its own on the server of the tests."""
     import psycopg
 
     name = f"sqlbeat_bench_{secrets.token_hex(4)}"
@@ -133,5 +133,5 @@ def postgresql_answers() -> bool:
 
 
 def available_places() -> dict[str, Maker]:
-    """What makes a place, for each database that is there."""
+    """Return what makes a place, for each database that is there."""
     return {"SQLite": sqlite_place, **({"PostgreSQL": postgresql_place} if postgresql_answers() else {})}

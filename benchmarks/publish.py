@@ -1,4 +1,7 @@
-"""Publishing prepared claims, and a bare loop of `send_task`, in turns: what slows one of them slows the other."""
+"""Publishing prepared claims, and a bare loop of `send_task`, in turns.
+
+What slows one of them slows the other.
+"""
 
 import secrets
 import time
@@ -10,8 +13,8 @@ from typing import NamedTuple
 from celery import Celery
 
 from benchmarks.brokers import BROKERS, bench_app, in_words, settled
-from celery_sqlbeat.beat.publishing import Publisher
 from celery_sqlbeat.model import Claim, Slot
+from celery_sqlbeat.publish.publisher import Publisher
 
 CLAIMS = 10_000
 BATCH = 500
@@ -47,12 +50,15 @@ class Clock:
 
     @property
     def processor(self) -> float:
-        """Microseconds of this process's time that a message costs; the broker's own are not in it."""
+        """Microseconds of this process's time that a message costs.
+
+        The broker's own are not in it.
+        """
         return self._processor_seconds / self._messages * 1e6
 
 
 class Rates(NamedTuple):
-    """Of the publisher, of the loop, and of the loop with py-amqp's confirmations where the broker has them."""
+    """Of the publisher, of the loop, and of the loop with confirmations where there are any."""
 
     publisher: Clock
     bare: Clock
@@ -88,7 +94,7 @@ def _publish(publisher: Publisher, batch: list[Claim]) -> None:
 
 
 def send_bare(app: Celery, messages: int) -> None:
-    """What plain Celery costs."""
+    """Send as plain Celery does."""
     for number in range(messages):
         app.send_task("shop.report", [number])
 

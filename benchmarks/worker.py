@@ -1,4 +1,7 @@
-"""What the extension costs a worker: the same messages worked off with and without it, in turns, by real workers."""
+"""What the extension costs a worker.
+
+The same messages worked off with and without it, in turns, by real workers.
+"""
 
 import statistics
 import time
@@ -10,11 +13,11 @@ from celery import Celery
 from benchmarks.brokers import REDIS, bench_app
 from benchmarks.one_worker import Wish, Work, measure
 from benchmarks.places import Place, available_places
-from celery_sqlbeat.beat.publishing import Publisher
-from celery_sqlbeat.definition import Rules
+from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.policy import Policies
-from celery_sqlbeat.store.protocol import BeatStore
+from celery_sqlbeat.publish.publisher import Publisher
+from celery_sqlbeat.store.beat_protocol import BeatStore
 
 MESSAGES = 3000
 ROUNDS = 3
@@ -63,7 +66,7 @@ class Shop:
                 self._app.send_task(task, args, producer=producer)
 
     def wish(self, with_it: bool, messages: int, **options: Any) -> Wish:
-        """A worker on this shop."""
+        """Return a worker on this shop."""
         queue = self._app.conf.task_default_queue
         return Wish(self._url, queue, self._place.url if with_it else None, messages, **options)
 

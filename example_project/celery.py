@@ -1,4 +1,4 @@
-"""The app. It knows nothing of celery-sqlbeat: the settings name the database, the command names the scheduler."""
+"""Define the app: its settings name the database, the command names the scheduler."""
 
 from celery import Celery
 

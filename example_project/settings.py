@@ -1,11 +1,12 @@
-"""Celery's settings. `EXAMPLE_ON` says where they run: `embedded` (the default), `postgresql` or `sqlserver`.
+"""Celery's settings. `EXAMPLE_ON` selects `embedded` (default), `postgresql` or `sqlserver`.
 
-No password stands here. `SQLBEAT_DATABASE_URL` and `CELERY_BROKER_URL` in the environment win over these addresses.
+No password stands here. `SQLBEAT_DATABASE_URL` and `CELERY_BROKER_URL` in the environment
+override these addresses.
 """
 
 import os
 
-from celery_sqlbeat.embedded import folder_url
+from celery_sqlbeat.brokers import folder_url
 from example_project.schedule import beat_schedule as beat_schedule
 
 EXAMPLE_ON = os.environ.get("EXAMPLE_ON", "embedded")

@@ -1,5 +1,7 @@
 """The tasks: plain Celery."""
 
+from __future__ import annotations
+
 import time
 from typing import Any
 
@@ -10,29 +12,29 @@ log = get_task_logger(__name__)
 STEPS = 10  # of a report, each with a line of progress
 
 
-def say_begun(task: Task) -> None:
+def say_begun(task: Task[..., Any]) -> None:
     """Log which worker runs this."""
     log.info("begun on %s", task.request.hostname)
 
 
 @shared_task(bind=True)
-def ping_shops(self: Task) -> str:
-    """A short task."""
+def ping_shops(self: Task[..., Any]) -> str:
+    """Ping the shops, which takes a moment."""
     say_begun(self)
     return "all answer"
 
 
 @shared_task(bind=True)
-def count_orders(self: Task) -> int:
-    """Another one."""
+def count_orders(self: Task[..., Any]) -> int:
+    """Count the orders, which takes a fifth of a second."""
     say_begun(self)
     time.sleep(0.2)
     return 42
 
 
 @shared_task(bind=True)
-def build_report(self: Task, seconds: float = 60) -> str:
-    """A long task; it takes so many seconds and says how far it is."""
+def build_report(self: Task[..., Any], seconds: float = 60) -> str:
+    """Build the report for so many seconds, and print the progress."""
     say_begun(self)
     for step in range(1, STEPS + 1):
         time.sleep(seconds / STEPS)
@@ -42,14 +44,14 @@ def build_report(self: Task, seconds: float = 60) -> str:
 
 
 @shared_task(bind=True)
-def fetch_rates(self: Task) -> Any:
-    """A task whose other side is never there; its slots end in the dead letters."""
+def fetch_rates(self: Task[..., Any]) -> Any:
+    """Fetch from a server that never answers, so that the slots become dead letters."""
     say_begun(self)
     raise ConnectionError("the exchange rates cannot be fetched: 503 Service Unavailable")
 
 
 @shared_task(bind=True)
-def close_books(self: Task) -> str:
-    """What happens once a day, or in the demonstration once a minute."""
+def close_books(self: Task[..., Any]) -> str:
+    """Run once a day, or once a minute in the demonstration."""
     say_begun(self)
     return "closed"
