@@ -29,6 +29,7 @@ from celery_sqlbeat.errors import SqlbeatError, TransientError
 from celery_sqlbeat.model import JobDraft, JobRecord, RunRecord
 from celery_sqlbeat.schedule import next_after, parse, zone_named
 from celery_sqlbeat.store import open_store
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 
 ROOT = Path(__file__).resolve().parents[1]  # the folder that has this project
 BEATS, WORKERS = ("beat 1", "beat 2", "beat 3"), ("worker 1", "worker 2")
@@ -216,7 +217,8 @@ class Demo:
         admin, nodes = self.store.for_admin(), self.store.nodes()
         names = {each.process.pid: each.name for each in self.processes}
         known = {node.node_id: names[node.pid] for node in nodes.seen(3600.0) if node.pid in names}
-        scene = Scene(nodes.clock(), list(admin.list_jobs(ALL)), list(admin.runs(ALL)), known)
+        jobs = admin.jobs(JobQuery(page_size=ALL))
+        scene = Scene(nodes.clock(), list(jobs.values()), admin.runs(RunQuery(page_size=ALL)), known)
         for name, aside in list(self.asides.items()):
             if text := aside(scene):
                 del self.asides[name]
@@ -240,12 +242,11 @@ class Demo:
 
     def audit(self) -> Audit:
         """Work out from the history what became of each slot."""
-        jobs = {job.job_name: job for job in self.store.for_admin().list_jobs(ALL)}
+        admin = self.store.for_admin()
+        jobs, runs = admin.jobs(JobQuery(page_size=ALL)), admin.runs(RunQuery(page_size=ALL))
         logs = [each.log.read_text(errors="replace") for each in self.processes]
         begun = [run_id for log in logs for run_id in re.findall(r"\[([0-9a-f-]{36})\]: begun on ", log)]
-        return audit(
-            self.store.for_admin().runs(ALL), jobs, {name: partial(next_slot, job) for name, job in jobs.items()}, begun
-        )
+        return audit(runs, jobs, {name: partial(next_slot, job) for name, job in jobs.items()}, begun)
 
 
 def dead_letter(scene: Scene) -> str | None:

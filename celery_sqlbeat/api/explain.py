@@ -11,6 +11,7 @@ from typing import Any
 from celery_sqlbeat.api.explain_text import Facts, present_state, slot_text
 from celery_sqlbeat.api.records import Job, Run, job_of, plain, plain_fields, run_of
 from celery_sqlbeat.api.reschedule import definition_of
+from celery_sqlbeat.api.runs import all_runs
 from celery_sqlbeat.api.status import HOUR, processes, read_worker_tasks, tasks_of_queue
 from celery_sqlbeat.celery_bridge.app import queue_of
 from celery_sqlbeat.config.policy import ALLOW, QUEUE, REPLACE, SKIP
@@ -23,6 +24,7 @@ from celery_sqlbeat.model.run_times import slow_job
 from celery_sqlbeat.schedule import Every, Fire, Timeline
 from celery_sqlbeat.schedule.timeline import Forecast, forecasts
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 
 FIRES = 10  # next fires of an explanation
 PAGE = 100  # attempts that are read at a time
@@ -161,7 +163,7 @@ def _remarks(facts: Facts) -> Iterator[str]:
 
 def explain_job(app: Any, store: Store, settings: Settings, rules: Rules, name: str, slots: int) -> Explanation:
     """Read what an explanation needs, and explain the job."""
-    row = store.for_admin().jobs([name]).get(name)
+    row = store.for_admin().jobs(JobQuery(names=[name])).get(name)
     if row is None:
         raise NoSuchJob(name, settings.namespace)
     definition = definition_of(row, rules)
@@ -187,16 +189,13 @@ def explain_job(app: Any, store: Store, settings: Settings, rules: Rules, name: 
 
 def _attempts(store: Store, row: JobRecord, slots: int) -> Iterator[Run]:
     """Read all attempts of the last slots, the latest first."""
-    admin, seen = store.for_admin(), set[tuple[object, str]]()
-    page = admin.job_runs(row.job_id, PAGE)
-    while page:
-        for attempt in page:
-            seen.add((attempt.scheduled_for, attempt.kind))
-            if len(seen) > slots:
-                return
-            run = run_of(attempt)
-            # The attempt's own row has the instant only once it starts or ends.
-            if attempt.run_id == row.run_id and run.published_at is None:
-                run = replace(run, published_at=row.published_at)
-            yield run
-        page = admin.job_runs(row.job_id, PAGE, page[-1]) if len(page) == PAGE else []
+    seen = set[tuple[object, str]]()
+    for attempt in all_runs(store.for_admin(), RunQuery(job_id=row.job_id, page_size=PAGE)):
+        seen.add((attempt.scheduled_for, attempt.kind))
+        if len(seen) > slots:
+            return
+        run = run_of(attempt)
+        # The attempt's own row has the instant only once it starts or ends.
+        if attempt.run_id == row.run_id and run.published_at is None:
+            run = replace(run, published_at=row.published_at)
+        yield run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,13 +28,23 @@ from celery_sqlbeat.model.definition import Call, Rules
 from celery_sqlbeat.schedule import Gap
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.beat_protocol import ANY_VERSION
+from celery_sqlbeat.store.protocols import AdminStore, JobQuery, RunQuery
 
 JobList = list[Job]  # in the class itself `list` is a method
+JobRows = list[JobRecord]
 NameList = list[str]
 
 PAGE = 500  # rows that are read at a time
 _TRIES = 10  # of a change without a version; a try fails only when somebody changes the job meanwhile
 _RESERVED = (FINISHED, "deleted", LEFT_THE_CODE)  # reasons that this package gives and acts on
+
+
+def job_pages(admin: AdminStore, only_quarantined: bool = False) -> Iterator[JobRows]:
+    """Read the jobs of a namespace by name, page by page."""
+    query = JobQuery(only_quarantined=only_quarantined, page_size=PAGE)
+    while page := [*admin.jobs(query).values()]:
+        yield page
+        query = replace(query, after_name=page[-1].job_name)
 
 
 class Jobs:
@@ -126,10 +137,8 @@ class Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         """Iterate over all jobs by name, read page by page."""
-        admin, after = self._store().for_admin(), ""
-        while page := admin.list_jobs(PAGE, after):
+        for page in job_pages(self._store().for_admin()):
             yield from map(job_of, page)
-            after = page[-1].job_name
 
     def pause(self, name: str, reason: str = PAUSED, *, version: int | None = None) -> Job:
         """Fire nothing more of a job, and say why; a run that goes on is not stopped."""
@@ -168,10 +177,10 @@ class Jobs:
         (run_id,) = self._ids.run_ids(1)
         if not admin.add_slot(run_id, row.job_id):
             raise JobBeingDeleted(name)
-        run = admin.run(run_id)
-        if run is None:
+        runs = admin.runs(RunQuery(run_ids=[run_id]))
+        if not runs:
             raise StoreError(f"the extra slot of {name!r} is gone already")
-        return run_of(run)
+        return run_of(runs[0])
 
     def delete(self, name: str, *, force: bool = False, version: int | None = None) -> bool:
         """Delete a job once its runs have ended, or at once with `force`, which cancels them.
@@ -225,7 +234,7 @@ class Jobs:
         return self._row(row.job_name) is None
 
     def _row(self, name: str) -> JobRecord | None:
-        return self._store().for_admin().jobs([name]).get(name) if isinstance(name, str) else None
+        return self._store().for_admin().jobs(JobQuery(names=[name])).get(name) if isinstance(name, str) else None
 
     def _add(self, spec: JobSpec) -> bool:
         first = first_run(spec, self._store().nodes().clock())

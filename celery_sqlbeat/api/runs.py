@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from celery_sqlbeat.api.records import Run, run_of
@@ -15,8 +17,7 @@ from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
 from celery_sqlbeat.model import RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import FIRST_ID, LAST_ID
-from celery_sqlbeat.store.protocols import AdminStore
+from celery_sqlbeat.store.protocols import AdminStore, JobQuery, RunQuery
 
 RunList = list[Run]  # in the class itself `list` is a method
 
@@ -65,20 +66,14 @@ class Runs:
         return None if row is None else run_of(row)
 
     def _rows_in(self, state: str) -> Iterator[RunRecord]:
-        admin, before = self._store().for_admin(), LAST_ID
-        while page := admin.runs_in(state, _SCAN, before):
-            yield from page
-            before = page[-1].run_id
+        return all_runs(self._store().for_admin(), RunQuery(state=state, page_size=_SCAN))
 
     def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
         admin, size = self._store().for_admin(), max(1, min(PAGE, wanted))
-        row = None if job is None else admin.jobs([job]).get(job)
-        if job is None:
-            yield from _pages(size, lambda last: admin.runs(size, LAST_ID if last is None else last.run_id))
-        elif row is None:
-            yield from self._rows_of_deleted_job(job)
-        else:
-            yield from _pages(size, lambda last: admin.job_runs(row.job_id, size, last))
+        row = None if job is None else admin.jobs(JobQuery(names=[job])).get(job)
+        if job is not None and row is None:
+            return self._rows_of_deleted_job(job)
+        return all_runs(admin, RunQuery(job_id=None if row is None else row.job_id, page_size=size))
 
     def _rows_of_deleted_job(self, job: str) -> Iterator[RunRecord]:
         """Search for a job whose id is gone, as no index has its name; the name may be mistyped."""
@@ -88,11 +83,18 @@ class Runs:
         yield from runs
 
 
-def _pages(size: int, page_after: Callable[[RunRecord | None], Sequence[RunRecord]]) -> Iterator[RunRecord]:
-    last, is_full = None, True
-    while is_full and (page := page_after(last)):
-        yield from page
-        last, is_full = page[-1], len(page) == size
+def run_pages(admin: AdminStore, query: RunQuery) -> Iterator[Sequence[RunRecord]]:
+    """Read what a query asks for, page by page."""
+    while page := admin.runs(query):
+        yield page
+        if query.state is None and len(page) < query.page_size:
+            return
+        query = replace(query, after=page[-1])
+
+
+def all_runs(admin: AdminStore, query: RunQuery) -> Iterator[RunRecord]:
+    """Read what a query asks for, to the end of the history."""
+    return itertools.chain.from_iterable(run_pages(admin, query))
 
 
 def find_run(store: Store, run_id: object) -> RunRecord | None:
@@ -101,7 +103,8 @@ def find_run(store: Store, run_id: object) -> RunRecord | None:
         text = str(uuid.UUID(str(run_id)))
     except ValueError:
         return None
-    return store.for_admin().run(text) if text == str(run_id).lower() else None
+    rows = store.for_admin().runs(RunQuery(run_ids=[text])) if text == str(run_id).lower() else []
+    return rows[0] if rows else None
 
 
 def how_many(limit: object) -> int | None:
@@ -142,7 +145,7 @@ class Dead:
         for batch in _batches(chosen):
             pairs = [*zip(self._ids.run_ids(len(batch)), batch, strict=True)]
             done = admin.replay(pairs)
-            replayed += [run_of(run) for run in map(admin.run, sorted(done)) if run is not None]
+            replayed += map(run_of, sorted(admin.runs(RunQuery(run_ids=done)), key=attrgetter("run_id")))
             for run_id, letter in pairs:
                 if run_id not in done:
                     skipped(run_of(letter), _why_skipped(admin, letter))
@@ -172,17 +175,12 @@ class Dead:
         return purged
 
     def _letters(self, letters: Letters, job: str | None, older_than: timedelta | None) -> Iterator[RunRecord]:
-        chosen = self._all() if letters is None else self._named(letters)
+        everyone = RunQuery(only_dead=True, page_size=BATCH)
+        chosen = all_runs(self._store().for_admin(), everyone) if letters is None else self._named(letters)
         end = None if older_than is None else self._store().nodes().clock() - older_than
         for letter in chosen:
             if job in (None, letter.job_name) and (end is None or (letter.finished_at or letter.created_at) < end):
                 yield letter
-
-    def _all(self) -> Iterator[RunRecord]:
-        admin, after = self._store().for_admin(), FIRST_ID
-        while page := admin.dead(BATCH, after):
-            yield from page
-            after = page[-1].run_id
 
     def _named(self, letters: Letter | Iterable[Letter]) -> Iterator[RunRecord]:
         """Read all of them before any is changed."""
@@ -198,13 +196,13 @@ class Dead:
 
 def _why_skipped(admin: AdminStore, letter: RunRecord) -> str:
     """Tell why a dead letter was not replayed, as its rows are now."""
-    row = admin.run(letter.run_id)
-    if row is None:
+    rows = admin.runs(RunQuery(run_ids=[letter.run_id]))
+    if not rows:
         return "it was purged"
-    if row.reason == REPLAYED:
+    if rows[0].reason == REPLAYED:
         return "it was replayed before"
     after_all = letter._replace(attempt=_NO_ATTEMPT)
-    for other in admin.job_runs(letter.job_id, _MOST_ATTEMPTS, after_all):
+    for other in admin.runs(RunQuery(job_id=letter.job_id, after=after_all, page_size=_MOST_ATTEMPTS)):
         if (other.scheduled_for, other.kind) == (letter.scheduled_for, letter.kind):
             if other.state in _OPEN or other.due_at is not None:
                 return f"attempt {other.attempt} of its slot is {other.state}"

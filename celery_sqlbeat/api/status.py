@@ -16,7 +16,7 @@ from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.model import JobCounts, JobRecord, SeenNode
 from celery_sqlbeat.model.nodes import mark_in, names_in, read_details, read_queues, unleasable
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import NodeStore
+from celery_sqlbeat.store.protocols import JobQuery, NodeStore
 
 HOUR = 3600.0
 
@@ -83,11 +83,11 @@ class Status:
 
 def read_status(store: Store, settings: Settings) -> Status:
     """Read the state of the namespace."""
-    nodes, admin = store.nodes(), store.for_admin()
+    nodes = store.nodes()
     store_id, epoch = nodes.identity()
     schema = store.check_schema()
     now, skew = server_clock(nodes)
-    counts = admin.counts()
+    counts = store.for_admin().counts(HOUR)
     return Status(
         database=settings.database_url.masked(),
         namespace=settings.namespace,
@@ -100,7 +100,7 @@ def read_status(store: Store, settings: Settings) -> Status:
         jobs=_jobs(counts),
         lag_seconds=_lag(counts),
         dead_letters=counts.dead,
-        last_hour=dict(sorted(admin.states(HOUR).items())),
+        last_hour=dict(sorted(counts.states.items())),
         processes=processes(nodes.seen(HOUR), settings),
     )
 
@@ -230,7 +230,7 @@ def tasks_of_queue(workers: Sequence[WorkerTasks], queue: str | None) -> list[fr
 def refused_jobs(store: Store, nodes: Sequence[SeenNode]) -> dict[str, str]:
     """Return the jobs whose messages are refused, with the error, unless sent since."""
     failures = _reported_failures(nodes)
-    rows = store.for_admin().jobs(failures) if failures else {}
+    rows = store.for_admin().jobs(JobQuery(names=failures)) if failures else {}
     return {
         name: f"job {name} could not be published {times} times in a row: {error}"
         for name, (times, error, at) in sorted(failures.items())

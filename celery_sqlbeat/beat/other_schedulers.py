@@ -11,6 +11,7 @@ from celery_sqlbeat.model import SeenNode
 from celery_sqlbeat.model.nodes import Stranger, strangers
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.beat_protocol import CodeStore
+from celery_sqlbeat.store.protocols import JobQuery
 
 SEEN_SECONDS = 600.0  # for which another scheduler's message counts; it may have been stopped since
 _MOST_JOBS = 1000  # that are compared
@@ -112,7 +113,7 @@ def left_rows(store: Store) -> LeftRows | None:
     if not enabled:
         return None
     names = enabled[:_MOST_ROWS]
-    there = store.for_admin().jobs([job_name_of(name) for name in names])
+    there = store.for_admin().jobs(JobQuery(names=[job_name_of(name) for name in names]))
     missing = [name for name in names if job_name_of(name) not in there]
     return LeftRows(missing, len(enabled) <= _MOST_ROWS) if missing else None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from celery_sqlbeat import environment
+from celery_sqlbeat.api.jobs import PAGE, job_pages
 from celery_sqlbeat.api.reschedule import definition_of, is_timed_by_code
+from celery_sqlbeat.api.runs import run_pages
 from celery_sqlbeat.api.status import HOUR, processes, read_worker_tasks, refused_jobs, server_clock
 from celery_sqlbeat.beat.other_schedulers import doubled_jobs
 from celery_sqlbeat.beat_schedule.entries import CodeSchedule, owner_of, read_entries
@@ -24,11 +27,10 @@ from celery_sqlbeat.model.definition import Call, Rules
 from celery_sqlbeat.model.run_times import LEAST_PERIOD, LEAST_SECONDS, MOST_LONG_RUNS, SlowJob, long_runs, slow_job
 from celery_sqlbeat.publish.connection import unreachable
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import LAST_ID
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 
 T = TypeVar("T")
 
-PAGE = 500  # rows that are read at a time
 KOMBU_VISIBILITY = 3600.0  # seconds, the default of kombu
 _WITH_VISIBILITY = ("redis", "rediss", "sentinel")
 _HISTORY_PAGES = 10  # of the latest runs; a slow job appears in them often
@@ -68,18 +70,15 @@ def read_slow(store: Store, rules: Rules, seconds: float) -> list[SlowJob]:
     """Find jobs whose last runs took longer than their period, in the latest history."""
     admin, end = store.for_admin(), environment.monotonic() + seconds
     runs: dict[str, list[RunRecord]] = {}
-    before = LAST_ID
-    for _ in range(_HISTORY_PAGES):
-        page = admin.runs(PAGE, before)
+    for page in islice(run_pages(admin, RunQuery()), _HISTORY_PAGES):
         for run in page:
             if run.started_at is not None and run.finished_at is not None:
                 runs.setdefault(run.job_name, []).append(run)
-        if len(page) < PAGE or environment.monotonic() >= end:
+        if environment.monotonic() >= end:
             break
-        before = page[-1].run_id
     lasting = [name for name, attempts in runs.items() if any(_seconds(run) >= LEAST_PERIOD for run in attempts)]
     slow = []
-    for row in admin.jobs(lasting).values() if lasting else ():
+    for row in admin.jobs(JobQuery(names=lasting)).values():
         definition = definition_of(row, rules)
         if definition is not None and row.enabled and not is_timed_by_code(row):
             slow.append(slow_job(row.job_name, definition, runs[row.job_name]))
@@ -93,16 +92,10 @@ def _seconds(run: RunRecord) -> float:
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> JobFacts:
     """Read the enabled jobs, as many as the time allows, and those in quarantine."""
     admin, end = store.for_admin(), environment.monotonic() + seconds
-    quarantined: dict[str, str] = {}
-    after = ""
-    while page := admin.quarantined(PAGE, after):
-        quarantined.update({row.job_name: str(row.quarantine) for row in page})
-        after = page[-1].job_name
+    quarantined = {row.job_name: str(row.quarantine) for page in job_pages(admin, True) for row in page}
     enabled: list[EnabledJob] = []
-    after = ""
-    while page := admin.list_jobs(PAGE, after):
+    for page in job_pages(admin):
         enabled += _enabled_jobs(app, page, rules)
-        after = page[-1].job_name
         if environment.monotonic() >= end and len(page) == PAGE:
             return JobFacts(enabled, quarantined, False)
     return JobFacts(enabled, quarantined)

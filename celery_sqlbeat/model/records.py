@@ -3,7 +3,9 @@
 Runs on a worker: what asks to begin, and what has begun.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_sqlbeat.model.claims import GapRecord
@@ -119,6 +121,8 @@ class JobCounts(NamedTuple):
     dead: int
     """The dead letters."""
     now: datetime
+    states: Mapping[str, int] = MappingProxyType({})
+    """The attempts of recent slots by state; each skipped slot counts."""
 
 
 class RunRecord(NamedTuple):

@@ -4,7 +4,8 @@ A miss is an absence in the answer, not an exception. A TransientError is raised
 help.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ from celery_sqlbeat.model import (
     Unbegun,
 )
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging, WriteResult
+from celery_sqlbeat.store.beat_protocol import ANY_VERSION, Purged, Purging, WriteResult
 
 
 class Extended(NamedTuple):
@@ -110,6 +111,37 @@ class NodeStore(Protocol):
         """Return the id that `init` gave to this store, and its epoch (one more per recovery)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Ask for the jobs of these names, or for a page of all jobs."""
+
+    names: Collection[str] | None = None
+    only_quarantined: bool = False
+    """Whether only the jobs are asked for that cannot run as they stand."""
+    after_name: str = ""
+    """The last name of the page before."""
+    page_size: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """Ask for the attempts of these ids, or for a page of the history, newest first."""
+
+    run_ids: Collection[str] | None = None
+    job_id: str | None = None
+    """Asks for one job's history, latest slot and attempt first."""
+    only_dead: bool = False
+    """Asks for the dead letters, oldest first."""
+    state: str | None = None
+    """Asks for the attempts in this state among the next `page_size`.
+
+    The last of these ends the page in any state, so that the next page can follow.
+    """
+    after: RunRecord | None = None
+    """The last attempt of the page before."""
+    page_size: int = 500
+
+
 class AdminStore(Protocol):
     """What an administrator needs.
 
@@ -134,23 +166,14 @@ class AdminStore(Protocol):
         `fence` as in `resume`.
         """
 
-    def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
-        """Return the jobs of these names, by name."""
+    def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
+        """Return jobs by name; a page is in the order of the names."""
 
-    def list_jobs(self, page_size: int, after_name: str = "") -> list[JobRecord]:
-        """Return a page of jobs, by name."""
-
-    def quarantined(self, page_size: int, after_name: str = "") -> list[JobRecord]:
-        """Return a page of the jobs that cannot run as they stand, by name."""
-
-    def counts(self) -> JobCounts:
-        """Return how many jobs there are of each kind."""
+    def counts(self, since_seconds: float = 0.0) -> JobCounts:
+        """Return how many jobs there are of each kind, and attempts of the last seconds' slots."""
 
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
-
-    def states(self, since_seconds: float) -> dict[str, int]:
-        """Count the attempts of the last seconds' slots by state, and each skipped slot."""
 
     def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
         """Pause a job; returns the new version, or None where there is nothing to pause."""
@@ -179,26 +202,8 @@ class AdminStore(Protocol):
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
         """Cancel the run that holds a job; its worker stops the task at the next heartbeat."""
 
-    def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
-        """Return a page of the history, newest first."""
-
-    def runs_in(self, state: str, scan_size: int, before_id: str) -> list[RunRecord]:
-        """Return the runs in one state of a page of the history, newest first.
-
-        The last run of the page ends the list in any state, so that the next page can follow.
-        """
-
-    def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
-        """Return a page of one job's history, latest slot and attempt first.
-
-        The next page is `before` the last run of this one.
-        """
-
-    def run(self, run_id: str) -> RunRecord | None:
-        """Return one attempt, or None."""
-
-    def dead(self, page_size: int, after_id: str = FIRST_ID) -> list[RunRecord]:
-        """Return a page of the dead letters, oldest first."""
+    def runs(self, query: RunQuery) -> list[RunRecord]:
+        """Return attempts in the order of the query; those of given ids in any order."""
 
     def replay(self, letters: Sequence[tuple[str, RunRecord]]) -> set[str]:
         """Give dead letters a new attempt under new run ids; returns the new ids.

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery_sqlbeat.api.job_input import LONGEST_REASON, JobSpec, instant, job_spec
+from celery_sqlbeat.api.jobs import job_pages
 from celery_sqlbeat.api.records import job_of, plain
 from celery_sqlbeat.beat_schedule.entries import CodeSchedule
 from celery_sqlbeat.beat_schedule.plan import StockRun
@@ -22,7 +23,6 @@ from celery_sqlbeat.model import FINISHED, JobRecord
 from celery_sqlbeat.model.definition import Call, Definition, Rules, read_definition
 from celery_sqlbeat.store import Store
 
-_PAGE = 500  # rows that are read at a time
 _DEFINITION = ("name", "task", "schedule", "args", "kwargs", "options", "enabled", "start", *KINDS)
 _STATE = ("next_run_time", "last_run_time", "disabled_reason")
 FIELDS = (*_DEFINITION, *_STATE)
@@ -251,9 +251,7 @@ def export_lines(store: Store, rules: Rules, with_state: bool = True) -> Iterato
 
     A job that cannot work as it is written yields the reason.
     """
-    admin, after = store.for_admin(), ""
-    while page := admin.list_jobs(_PAGE, after):
-        after = page[-1].job_name
+    for page in job_pages(store.for_admin()):
         for row in page:
             if row.code_owner is not None or row.delete_requested:
                 yield None

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from celery_sqlbeat.api.job_input import JobSpec, draft_of, job_spec
+from celery_sqlbeat.api.jobs import job_pages
 from celery_sqlbeat.api.records import plain
 from celery_sqlbeat.api.reschedule import (
     change_of,
@@ -40,11 +41,11 @@ from celery_sqlbeat.model import (
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.schedule import Timeline
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.transfer.jsonl import ImportedJob, LeftOut, SourceJobs
 
 ADD, CHANGE, SAME, CODE, LEFT_OUT = "add", "change", "same", "code", "left"
 BATCH = 500  # jobs of one transaction
-_PAGE = 500  # rows that are read at a time
 _TRIES = 5  # of a batch; a try fails only when somebody changes the same jobs meanwhile
 _PAUSED = "disabled in the old scheduler"
 
@@ -193,7 +194,7 @@ def _import_batch(
 ) -> list[ImportStep]:
     lost: set[str] = set()
     for _ in range(_TRIES):
-        rows = store.for_admin().jobs([job.name for job, _ in batch])
+        rows = store.for_admin().jobs(JobQuery(names=[job.name for job, _ in batch]))
         now = store.nodes().clock()
         steps = [plan_step(job, spec, rows.get(job.name), now, rules, ids) for job, spec in batch]
         if dry_run:
@@ -245,14 +246,13 @@ def import_entries(
 
 def _existing_rows(store: Store, source_jobs: SourceJobs) -> Mapping[str, JobRecord]:
     """Read the rows of these names, and the other rows of this code."""
-    admin, after = store.for_admin(), ""
-    rows: dict[str, JobRecord] = {}
-    while page := admin.list_jobs(_PAGE, after):
-        after = page[-1].job_name
-        for row in page:
-            if row.code_owner == source_jobs.code.owner or row.job_name in source_jobs.code.entries:
-                rows[row.job_name] = row
-    return rows
+    code = source_jobs.code
+    return {
+        row.job_name: row
+        for page in job_pages(store.for_admin())
+        for row in page
+        if row.code_owner == code.owner or row.job_name in code.entries
+    }
 
 
 def _addition_step(addition: CodeAddition, source_jobs: SourceJobs) -> ImportStep:

@@ -19,6 +19,7 @@ import psycopg
 
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import JobDraft
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.chaos import witnesses
 from tests.chaos.guests import Later
 from tests.chaos.history import Hang
@@ -92,7 +93,7 @@ class Rebirths:
 
         An earlier deletion has led to its definition already.
         """
-        rows = {row.job_name: row for row in self._shop.store.for_admin().list_jobs(1000)}
+        rows = {row.job_name: row for row in self._shop.store.for_admin().jobs(JobQuery(page_size=1000)).values()}
         return name in rows and not rows[name].delete_requested
 
 

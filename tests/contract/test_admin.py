@@ -7,6 +7,7 @@ import pytest
 
 from celery_sqlbeat.model import GapRecord, JobDraft, StartedRun
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from tests.contract.conftest import Place
 from tests.support.world import NOON, OVERLAP, World
 
@@ -19,7 +20,7 @@ def draft(name: str, **fields: object) -> JobDraft:
 def test_a_job_is_added_once(world: World) -> None:
     assert world.admin.add_jobs([draft("a"), draft("b")]) == {"a", "b"}
     assert world.admin.add_jobs([draft("b", task_name="other"), draft("c")]) == {"c"}
-    assert world.admin.jobs(["b"])["b"].task_name == "app.task"
+    assert world.record("b").task_name == "app.task"
     assert {claim.job_name for claim in world.claim().claims} == {"a", "b", "c"}
 
 
@@ -31,25 +32,25 @@ def test_a_job_of_another_namespace_may_have_the_same_name(world: World) -> None
 def test_text_of_any_kind_survives(world: World) -> None:
     strange = "Zürich \"quoted\" 'single' \\ back {brace} %s ? :name 日本 🕰"
     world.admin.add_jobs([draft(strange, kwargs='{"k": "\\u0000 ü"}')])
-    record = world.admin.jobs([strange])[strange]
+    record = world.record(strange)
     assert (record.job_name, record.kwargs) == (strange, '{"k": "\\u0000 ü"}')
 
 
 def test_a_change_needs_the_version_that_was_read(world: World) -> None:
     world.admin.add_jobs([draft("a")])
-    version = world.admin.jobs(["a"])["a"].version
+    version = world.record("a").version
     assert world.admin.update_job(draft("a", task_name="other"), version, reschedule=False) == version + 1
     assert world.admin.update_job(draft("a", task_name="third"), version, reschedule=False) is None
-    assert world.admin.jobs(["a"])["a"].task_name == "other"
+    assert world.record("a").task_name == "other"
 
 
 def test_a_change_moves_the_next_run_only_if_asked(world: World) -> None:
     world.admin.add_jobs([draft("a")])
     later = NOON + timedelta(hours=1)
     world.admin.update_job(draft("a", next_run_time=later), 1, reschedule=False)
-    assert world.admin.jobs(["a"])["a"].next_run_time == NOON
+    assert world.record("a").next_run_time == NOON
     world.admin.update_job(draft("a", next_run_time=later), 2, reschedule=True)
-    assert world.admin.jobs(["a"])["a"].next_run_time == later
+    assert world.record("a").next_run_time == later
 
 
 def test_a_change_ends_quarantine(world: World) -> None:
@@ -61,9 +62,10 @@ def test_a_change_ends_quarantine(world: World) -> None:
 
 def test_jobs_are_listed_page_by_page(world: World) -> None:
     world.admin.add_jobs([draft(f"job-{n}") for n in range(5)])
-    first = world.admin.list_jobs(3)
-    rest = world.admin.list_jobs(3, after_name=first[-1].job_name)
-    assert [record.job_name for record in (*first, *rest)] == [f"job-{n}" for n in range(5)]
+    first = [*world.admin.jobs(JobQuery(page_size=3))]
+    rest = world.admin.jobs(JobQuery(after_name=first[-1], page_size=3))
+    assert [*first, *rest] == [f"job-{n}" for n in range(5)]
+    assert [record.job_name for record in rest.values()] == [*rest]
 
 
 def test_every_change_is_noticed(world: World) -> None:
@@ -81,7 +83,7 @@ def test_every_change_is_noticed(world: World) -> None:
     assert noticed()
     world.admin.resume("a", 3, NOON)
     assert noticed()
-    world.admin.add_slot(world.ids.run_ids(1)[0], world.admin.jobs(["a"])["a"].job_id)
+    world.admin.add_slot(world.ids.run_ids(1)[0], world.record("a").job_id)
     assert noticed()
     world.admin.delete("a")
     assert noticed()
@@ -93,14 +95,14 @@ def test_a_paused_job_waits_and_says_why(world: World) -> None:
     world.admin.add_jobs([draft("a")])
     assert world.admin.pause("a", "month end") == 2
     assert world.claim().claims == []
-    assert world.admin.jobs(["a"])["a"].disabled_reason == "month end"
+    assert world.record("a").disabled_reason == "month end"
     assert world.admin.pause("a", "again") is None
 
 
 def test_a_resumed_job_has_the_record_of_what_was_skipped(world: World) -> None:
     world.admin.add_jobs([draft("a")])
     world.admin.pause("a", "month end")
-    job = world.admin.jobs(["a"])["a"]
+    job = world.record("a")
     gap = GapRecord(world.ids.run_ids(1)[0], job.job_id, NOON, NOON + timedelta(minutes=2), 3, "paused")
     assert world.admin.resume("a", job.version + 1, NOON, gap) is None
     assert world.runs("a") == []
@@ -150,7 +152,7 @@ def test_an_idle_job_is_deleted_at_once_and_its_history_stays(world: World) -> N
     name = world.add()
     world.finish(world.running())
     assert world.admin.delete(name)
-    assert world.admin.jobs([name]) == {}
+    assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["success"]
     assert not world.admin.delete(name)
 
@@ -159,12 +161,12 @@ def test_a_running_job_is_deleted_when_its_run_has_ended(world: World) -> None:
     name = world.add()
     run = world.running()
     world.admin.delete(name)
-    assert world.admin.jobs([name])[name].delete_requested == 1
+    assert world.record(name).delete_requested == 1
     assert world.finish(run)
     (row,) = world.beat.rows_needing_repair(10)
     assert row.delete_requested
     world.beat.delete_requested([row.job_id])
-    assert world.admin.jobs([name]) == {}
+    assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["success"]
 
 
@@ -172,7 +174,7 @@ def test_a_running_job_is_deleted_by_force_and_its_run_is_cancelled(world: World
     name = world.add()
     run = world.running()
     world.admin.delete(name, force=True)
-    assert world.admin.jobs([name]) == {}
+    assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["cancelled"]
     assert world.worker.extend([(run, 120)]).lost == {run.run_id}
     assert not world.finish(run)
@@ -194,7 +196,7 @@ def test_overlapping_runs_end_before_their_job_is_deleted(world: World) -> None:
     world.later(60)
     runs.append(overlapping(world, name))
     world.admin.delete(name)
-    assert world.admin.jobs([name])[name].delete_requested == 1
+    assert world.record(name).delete_requested == 1
     assert world.finish(runs[0])
     (row,) = world.beat.rows_needing_repair(10)
     assert world.beat.delete_requested([row.job_id]).done == set()
@@ -214,7 +216,7 @@ def test_overlapping_runs_are_cancelled_where_their_job_is_deleted_by_force(worl
     assert began is not None, "it holds the job, too, until its beat says that the message was sent"
     runs.append(began)
     world.admin.delete(name, force=True)
-    assert world.admin.jobs([name]) == {}
+    assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["cancelled"] * 3
     assert world.worker.extend([(run, 120) for run in runs]).lost == {run.run_id for run in runs}
     assert not any(world.finish(run) for run in runs)
@@ -238,14 +240,14 @@ def dead_letter(world: World) -> str:
 
 def test_a_dead_letter_keeps_its_error(world: World) -> None:
     name = dead_letter(world)
-    (letter,) = world.admin.dead(10)
+    (letter,) = world.letters()
     assert (letter.job_name, letter.error, letter.traceback) == (name, "ValueError: no", "Traceback ...")
-    assert world.admin.run(letter.run_id) == letter
+    assert world.admin.runs(RunQuery(run_ids=[letter.run_id])) == [letter]
 
 
 def test_a_dead_letter_is_replayed_once_under_a_new_run_id(world: World) -> None:
     name = dead_letter(world)
-    (letter,) = world.admin.dead(10)
+    (letter,) = world.letters()
     (new_id,) = world.ids.run_ids(1)
     assert world.admin.replay([(new_id, letter)]) == {new_id}
     assert world.admin.replay([(world.ids.run_ids(1)[0], letter)]) == set()
@@ -260,7 +262,7 @@ def test_a_dead_letter_is_replayed_once_under_a_new_run_id(world: World) -> None
 
 def test_a_replay_leaves_the_schedule_alone(world: World) -> None:
     name = dead_letter(world)
-    (letter,) = world.admin.dead(10)
+    (letter,) = world.letters()
     next_run = world.job(name)["nextruntime"]
     world.admin.replay([(world.ids.run_ids(1)[0], letter)])
     world.finish(world.running())
@@ -269,12 +271,12 @@ def test_a_replay_leaves_the_schedule_alone(world: World) -> None:
 
 def test_dead_letters_are_purged_only_by_name(world: World) -> None:
     dead_letter(world)
-    (letter,) = world.admin.dead(10)
+    (letter,) = world.letters()
     world.later(86400 * 365)
     world.admin.purge_history(86400, 100)
-    assert world.admin.dead(10) == [letter]
+    assert world.letters() == [letter]
     assert world.admin.purge_dead([letter.run_id]).done == {letter.run_id}
-    assert world.admin.dead(10) == []
+    assert world.letters() == []
 
 
 def test_history_older_than_asked_is_purged_in_batches(world: World) -> None:
@@ -326,13 +328,14 @@ def test_history_is_read_newest_first_and_page_by_page(world: World) -> None:
     for _ in range(5):
         world.finish(world.running())
         world.later(60)
-    job_id = world.admin.jobs([name])[name].job_id
+    job_id = world.record(name).job_id
     slots = [NOON + timedelta(minutes=n) for n in (4, 3, 2, 1, 0)]
-    assert [run.scheduled_for for run in world.admin.job_runs(job_id, 10)] == slots
-    page = world.admin.job_runs(job_id, 2)
-    assert [run.scheduled_for for run in world.admin.job_runs(job_id, 2, before=page[-1])] == slots[2:4]
-    first = world.admin.runs(3)
-    rest = world.admin.runs(3, before_id=first[-1].run_id)
+    assert [run.scheduled_for for run in world.admin.runs(RunQuery(job_id=job_id, page_size=10))] == slots
+    page = world.admin.runs(RunQuery(job_id=job_id, page_size=2))
+    rest = world.admin.runs(RunQuery(job_id=job_id, after=page[-1], page_size=2))
+    assert [run.scheduled_for for run in rest] == slots[2:4]
+    first = world.admin.runs(RunQuery(page_size=3))
+    rest = world.admin.runs(RunQuery(after=first[-1], page_size=3))
     assert len({run.run_id for run in (*first, *rest)}) == 5
     assert all(run.job_id == job_id for run in first)
 
@@ -341,20 +344,21 @@ def test_a_page_that_ends_between_two_attempts_of_a_slot_loses_neither(world: Wo
     name = world.add()
     for _ in range(3):
         world.finish(world.running(), Ending("retry", "failed", 0.0, 1))
-    job_id = world.admin.jobs([name])[name].job_id
-    first = world.admin.job_runs(job_id, 2)
-    rest = world.admin.job_runs(job_id, 2, before=first[-1])
+    job_id = world.record(name).job_id
+    first = world.admin.runs(RunQuery(job_id=job_id, page_size=2))
+    rest = world.admin.runs(RunQuery(job_id=job_id, after=first[-1], page_size=2))
     assert [run.attempt for run in (*first, *rest)] == [3, 2, 1]
 
 
 def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
     name = dead_letter(world)
-    run = world.admin.dead(10)[0]
+    run = world.letters()[0]
     from celery_sqlbeat.store import Store
 
     other = Store(world.store.database, world.namespace + "-other").for_admin()
-    assert (other.jobs([name]), other.list_jobs(10), other.runs(10), other.dead(10)) == ({}, [], [], [])
-    assert other.run(run.run_id) is None
+    assert (other.jobs(JobQuery(names=[name])), other.jobs(JobQuery())) == ({}, {})
+    assert (other.runs(RunQuery()), other.runs(RunQuery(only_dead=True))) == ([], [])
+    assert other.runs(RunQuery(run_ids=[run.run_id])) == []
     assert other.replay([(world.ids.run_ids(1)[0], run)]) == set()
     assert other.purge_dead([run.run_id]) == (set(), {})
     assert not other.delete(name)

@@ -1,6 +1,5 @@
 """The Python handle on a real database: jobs are defined, paused, resumed, run and deleted."""
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta, timezone
 from typing import Any
@@ -14,6 +13,7 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import FieldError, JobBeingDeleted, NoSuchJob, ScheduleError, VersionConflict
 from celery_sqlbeat.model import CODE_SCHEDULE, JobRecord
 from celery_sqlbeat.model.lifecycle import Ending
+from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.store.sql.jobs import SqlAdminStore
 from tests.support.world import NOON, World
 
@@ -315,9 +315,9 @@ def test_a_resumption_does_not_undo_the_next_slot_of_a_run_that_has_just_ended(b
     world.later(60)
     run = world.running()
     beat.jobs.pause("a")
-    seen = world.admin.jobs(["a"])["a"]
+    seen = world.record("a")
     assert world.finish(run)
-    moved = world.admin.jobs(["a"])["a"].next_run_time
+    moved = world.record("a").next_run_time
     assert world.admin.resume("a", seen.version, seen.next_run_time, fence=seen.fence) is None
     assert beat.jobs.resume("a").next_run_time == moved
 
@@ -333,9 +333,9 @@ def test_a_put_that_enables_does_not_begin_anew_what_has_just_come_to_its_end(
     beat.jobs.pause("a")
     read = SqlAdminStore.jobs
 
-    def then_the_run_ends(admin: SqlAdminStore, names: Iterable[str]) -> dict[str, JobRecord]:
+    def then_the_run_ends(admin: SqlAdminStore, query: JobQuery) -> dict[str, JobRecord]:
         monkeypatch.undo()
-        found = read(admin, names)
+        found = read(admin, query)
         assert world.finish(run)
         return found
 

@@ -15,6 +15,7 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun
 from celery_sqlbeat.model import Node, RunRecord
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
+from celery_sqlbeat.store.protocols import RunQuery
 from celery_sqlbeat.store.sql.jobs import SqlAdminStore
 from tests.support.world import NOON, World
 
@@ -82,11 +83,11 @@ def test_runs_in_one_state_are_found_without_reading_the_others(
     beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_sqlbeat.api.runs._SCAN", 4)
-    read = SqlAdminStore._run_records
+    read = SqlAdminStore.runs
     pages: list[list[str]] = []
 
-    def seen(*args: Any, **kwargs: Any) -> list[RunRecord]:
-        found = read(*args, **kwargs)
+    def seen(admin: SqlAdminStore, query: RunQuery) -> list[RunRecord]:
+        found = read(admin, query)
         pages.append([row.state for row in found])
         return found
 
@@ -95,7 +96,7 @@ def test_runs_in_one_state_are_found_without_reading_the_others(
         world.finish(world.running(), Ending(DLQ, "x", None, 1) if at in (2, 3, 8) else None)
         world.later(60)
     every = [run.id for run in beat.runs.list()]
-    monkeypatch.setattr(SqlAdminStore, "_run_records", seen)
+    monkeypatch.setattr(SqlAdminStore, "runs", seen)
     assert [run.id for run in beat.runs.list(state="dlq")] == [every[1], every[6], every[7]]
     assert pages == [["dlq", "success"], ["dlq", "dlq"], ["success"], []], "four, four and two runs were looked at"
     assert [run.id for run in beat.runs.list(state="dlq", limit=1)] == [every[1]]

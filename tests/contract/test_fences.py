@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from celery_sqlbeat.model import JobDraft
+from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.store.sql.migrations import STEP
 from celery_sqlbeat.store.sql.session import sql_folder
 from tests.support.world import NOON, World
@@ -65,7 +66,7 @@ def test_other_names_and_namespaces_begin_as_ever(world: World) -> None:
     assert fence(world, "other") == 0
     sibling = world.sibling()
     sibling.for_admin().add_jobs([DRAFT._replace(job_name="nightly")])
-    assert [job.fence for job in sibling.for_admin().list_jobs(10)] == [0]
+    assert [job.fence for job in sibling.for_admin().jobs(JobQuery(page_size=10)).values()] == [0]
 
 
 def test_many_rows_that_are_deleted_by_one_statement_keep_their_fences(world: World) -> None:

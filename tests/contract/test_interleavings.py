@@ -66,7 +66,7 @@ class Bench:
         self._namespace = world.namespace
         world.add(JOB)
         self._case = state(world)
-        self._case.read = world.admin.jobs([JOB])[JOB]
+        self._case.read = world.record(JOB)
         self._case.ended = world.beat.ended(10)
         self._save()
         self._sides = [Side(dialect, self._direct) for _ in "ab"]

@@ -8,6 +8,7 @@ import pytest
 
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_failure, after_lost_lease, after_success, released
+from celery_sqlbeat.store.protocols import RunQuery
 from tests.contract.conftest import Place
 from tests.support.world import LEASE, NOON, OVERLAP, World, as_instant
 
@@ -324,10 +325,9 @@ def test_a_retry_written_by_hand_begins_the_schedule_of_a_job_without_a_next_run
 
 def replayed(world: World) -> list[int]:
     """Replay all dead letters at once; returns the numbers of the attempts that followed."""
-    letters = world.admin.dead(10)
+    letters = world.letters()
     made = world.admin.replay(list(zip(world.ids.run_ids(len(letters)), letters, strict=True)))
-    runs = [world.admin.run(run_id) for run_id in made]
-    return sorted(run.attempt for run in runs if run is not None)
+    return sorted(run.attempt for run in world.admin.runs(RunQuery(run_ids=made)))
 
 
 def twice_dead(world: World, **columns: Any) -> str:
@@ -371,7 +371,7 @@ def test_a_dead_letter_is_not_replayed_while_an_earlier_attempt_of_its_slot_goes
 def test_two_administrators_replay_a_slot_once(world: World, place: Place) -> None:
     """Both have read the dead letters before either of them replays one."""
     twice_dead(world)
-    letters = world.admin.dead(10)
+    letters = world.letters()
     other = place.store(world.namespace)
     try:
         made = world.admin.replay(list(zip(world.ids.run_ids(2), letters, strict=True)))

@@ -134,7 +134,7 @@ def test_a_slot_set_by_hand_is_run_although_a_run_went_on_at_that_time(world: Wo
 def test_an_extra_slot_that_runs_long_skips_the_schedules_own(world: World) -> None:
     name = add(world, "skip", "every 60s")
     world.change(name, NextRunTime=NOON + 60 * SECOND)
-    job = world.admin.jobs([name])[name]
+    job = world.record(name)
     assert world.admin.add_slot(world.ids.random_id(), job.job_id)
     run_for(world, 90)
     assert world.claim().claims == []

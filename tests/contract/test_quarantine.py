@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.support.world import NOON, World
 
 WRONG = [
@@ -205,7 +206,7 @@ def test_an_instant_beyond_pythons_calendar_stops_no_other_row_on_postgresql(wor
     world.sql("UPDATE Jobs SET CreatedAt = 'infinity' WHERE JobName = ?", row)
     world.sql("UPDATE Jobs SET LockedAt = 'infinity', UpdatedAt = '0044-03-15 BC' WHERE JobName = ?", locked)
     mend_all(world)
-    found = world.admin.jobs([row, locked, other])
+    found = world.admin.jobs(JobQuery(names=[row, locked, other]))
     assert found[row].next_run_time == found[other].next_run_time == NOON + timedelta(seconds=60)
     assert found[locked].locked_at == datetime.max.replace(tzinfo=timezone.utc)
 

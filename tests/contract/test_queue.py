@@ -196,7 +196,7 @@ def test_what_still_cannot_be_published_ends_as_a_dead_letter_and_its_job_goes_o
     claim = world.claim_one()
     ending = after_refusal(3, 3, Backoff(), lambda: 1.0, "QueueNotFound: 'x'")
     assert world.beat.fail([(claim, ending)]) == {claim.run_id}
-    (letter,) = world.admin.dead(10)
+    (letter,) = world.letters()
     assert (letter.run_id, letter.error, letter.prior_state) == (claim.run_id, "QueueNotFound: 'x'", "failed")
     job = world.job(name)
     assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)

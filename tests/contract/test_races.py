@@ -18,7 +18,7 @@ import pytest
 from celery_sqlbeat.model import Claim, JobDraft, StartedRun, StartRequest
 from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease, after_success, released
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import Extended
+from celery_sqlbeat.store.protocols import Extended, JobQuery
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Session
 from tests.contract import crowd
@@ -103,7 +103,7 @@ class Race:
         name = self.world.add(Policies=OVERLAP)
         run = self.world.start(self.world.forgotten())
         assert run is not None and self.world.finish(run, Ending(DLQ, "retries exhausted", None, 1))
-        (letter,) = self.world.admin.dead(10)
+        (letter,) = self.world.letters()
 
         def replay() -> Callable[[Store], set[str]]:
             (run_id,) = self.world.ids.run_ids(1)
@@ -392,7 +392,7 @@ def test_a_late_start_and_the_deletion_of_its_job(race: Race, order: int, column
         assert run is None
         assert race.world.refused(claim) == "its job was deleted: the slot ends as cancelled"
     assert deleted and race.world.states(name) == ["cancelled"]
-    assert race.world.admin.jobs([name]) == {}
+    assert race.world.admin.jobs(JobQuery(names=[name])) == {}
 
 
 @pytest.mark.parametrize("order", [1, -1])

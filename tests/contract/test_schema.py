@@ -17,6 +17,7 @@ from celery_sqlbeat.config import redaction
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseUnavailable, MigrationChanged, ReleaseTooOld, SchemaError, StoreError
 from celery_sqlbeat.store import Store, dialect_for
+from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.dialects.mssql_text import split_batches
 from celery_sqlbeat.store.sql.engine import Database
@@ -260,7 +261,7 @@ def test_the_creation_script_makes_the_same_database(store: Store, empty: str) -
     assert store.migrate() == []
     name = f"job-{secrets.token_hex(3)}"
     write(store, f"INSERT INTO Jobs (JobName, TaskName) VALUES ('{name}', 'app.task')")
-    assert name in store.for_admin().jobs([name])
+    assert name in store.for_admin().jobs(JobQuery(names=[name]))
 
 
 def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: Store) -> None:

@@ -174,7 +174,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule()
     def an_operator_replays_the_dead(self) -> None:
-        letters = [(self.world.ids.run_ids(1)[0], dead) for dead in self.world.admin.dead(100)]
+        letters = [(self.world.ids.run_ids(1)[0], dead) for dead in self.world.letters()]
         fresh = [pair for pair in letters if pair[1].reason != "replayed"]
         assert self.world.admin.replay(letters) == {run_id for run_id, _ in fresh}
         for _, dead in fresh:

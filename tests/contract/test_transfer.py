@@ -15,6 +15,7 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import LineError
 from celery_sqlbeat.model import JobArrival, JobChange, JobDraft
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.transfer.jsonl import LeftOut, export_lines, read_lines
 from celery_sqlbeat.transfer.plan import BATCH, ImportStep, import_in_batches
 from tests.support.world import NOON, World
@@ -66,7 +67,7 @@ def test_a_new_job_keeps_its_last_run_and_why_it_is_disabled(world: World) -> No
         place([JobArrival(draft("a"), NOON - HOUR, None), JobArrival(draft("b", enabled=False), None, "why")], [])
         == set()
     )
-    jobs = world.admin.jobs(["a", "b"])
+    jobs = world.admin.jobs(JobQuery(names=["a", "b"]))
     assert (jobs["a"].last_run_time, jobs["a"].enabled, jobs["a"].disabled_reason) == (NOON - HOUR, 1, None)
     assert (jobs["b"].last_run_time, jobs["b"].enabled, jobs["b"].disabled_reason) == (None, 0, "why")
 
@@ -78,7 +79,7 @@ def test_a_batch_is_written_whole_or_not_at_all(world: World) -> None:
     assert place([JobArrival(draft("new"), None, None), JobArrival(draft("there"), None, None)], []) == {"there"}
     stale = JobChange(draft("changed", task_name="app.other"), 7, False, None, None)
     assert place([JobArrival(draft("new"), None, None)], [stale]) == {"changed"}
-    assert set(world.admin.jobs(["new", "there", "changed"])) == {"there", "changed"}
+    assert set(world.admin.jobs(JobQuery(names=["new", "there", "changed"]))) == {"there", "changed"}
     assert world.beat.changes() == before, "nothing was written, so there is nothing to notice"
 
 

@@ -18,6 +18,7 @@ from celery_sqlbeat import Scheduler
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import Node, RunRecord, StartRequest
 from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, LEFT_TO_OTHERS, RUNNING, SKIPPED, SUCCESS, after_success
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
 from tests.support.brokers import Arrived
@@ -85,7 +86,7 @@ def test_a_wrong_row_is_set_aside_and_said_once(make_shop: MakeShop) -> None:
     wait_for_runs(shop, "right", DISPATCHED, count=6)  # several polls
     for name in ("wrong", "worse"):
         assert beat.log.count(f"until its row is corrected: job_name={name} ") == 1, beat.log
-        assert shop.store.for_admin().jobs([name])[name].quarantine
+        assert shop.store.for_admin().jobs(JobQuery(names=[name]))[name].quarantine
     shop.statement("UPDATE Jobs SET Schedule = 'every 1s' WHERE JobName = 'wrong'")
     wait_for_runs(shop, "wrong", DISPATCHED)
     beat.stop()
@@ -276,7 +277,7 @@ def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: M
         return beat
 
     def schedule() -> str:
-        return str(shop.store.for_admin().jobs(["job"])["job"].schedule)
+        return str(shop.store.for_admin().jobs(JobQuery(names=["job"]))["job"].schedule)
 
     old = release("v1", 3600)
     assert schedule() == "every 1h"

@@ -42,7 +42,7 @@ def test_a_long_history_is_deleted_beside_due_jobs(make_shop: MakeShop, database
     shop.statement(OLD[database])
     shop.write()
     beats = [shop.start(), shop.start()]
-    wait_for(lambda: shop.store.for_admin().states(MONTH).get("dispatched", 0) < 1000, 120, shop.logs)
+    wait_for(lambda: shop.store.for_admin().counts(MONTH).states.get("dispatched", 0) < 1000, 120, shop.logs)
     before = fires(shop)
     wait_for(lambda: fires(shop) >= before + 3, 30, shop.logs)
     for beat in beats:

@@ -6,6 +6,7 @@ Real processes.
 import pytest
 
 from celery_sqlbeat.model.lifecycle import SUCCESS
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import PATIENCE, Lane, WorkerShop, lane_name, lanes
 from tests.support.beats import wait_for
@@ -27,7 +28,7 @@ def shop(make_workers: MakeWorkers, request: pytest.FixtureRequest) -> WorkerSho
 
 
 def is_gone(shop: WorkerShop, name: str) -> bool:
-    return name not in shop.store.for_admin().jobs([name])
+    return name not in shop.store.for_admin().jobs(JobQuery(names=[name]))
 
 
 @pytest.mark.parametrize("overlap", ["queue", "allow"])

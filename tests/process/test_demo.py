@@ -14,6 +14,7 @@ import pytest
 from celery_sqlbeat.cli.init import project_root
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.store import open_store
+from celery_sqlbeat.store.protocols import RunQuery
 from example_project.demo import surroundings
 from tests.support.beats import PATIENCE, wait_for
 
@@ -100,7 +101,7 @@ def test_the_example_project_runs_by_the_commands_of_its_page(tmp_path: Path) ->
         store = open_store(read_settings({"sqlbeat_database_url": f"sqlite:///{tmp_path / 'sqlbeat.db'}"}, {}))
 
         def done() -> set[str]:
-            return {run.job_name for run in store.for_admin().runs(100) if run.state == "success"}
+            return {run.job_name for run in store.for_admin().runs(RunQuery(page_size=100)) if run.state == "success"}
 
         wait_for(lambda: {"ping-shops", "count-orders"} <= done(), 2 * PATIENCE, (tmp_path / "log").read_text)
         store.close()

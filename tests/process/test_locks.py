@@ -14,6 +14,7 @@ from celery_sqlbeat.model import Claim, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import DISPATCHED
 from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import Shop, assert_clean, wait_for
 
@@ -94,10 +95,10 @@ def test_jobs_whose_rows_are_locked_hold_up_no_other_job(make_shop: MakeShop) ->
         assert_goes_on(shop, "each second", 18, 22)
         # A dead worker's run is taken over: here it is fired and forgotten again.
         wait_for(lambda: fires(shop, "lost") == 1, LONGEST_LEASE, shop.logs)
-        assert shop.store.for_admin().jobs(["doomed"])
+        assert shop.store.for_admin().jobs(JobQuery(names=["doomed"]))
         assert fires(shop, "unpublished") == 0
     wait_for(lambda: fires(shop, "unpublished") == 1, 30, shop.logs)
-    wait_for(lambda: not shop.store.for_admin().jobs(["doomed"]), 30, shop.logs)
+    wait_for(lambda: not shop.store.for_admin().jobs(JobQuery(names=["doomed"])), 30, shop.logs)
     beat.stop()
     assert_clean(beat)
 
@@ -107,7 +108,7 @@ def test_a_row_that_is_locked_between_its_claim_and_its_mark_is_recorded_later(m
     shop.write({"marked": {"task": "shop.add", "schedule": 3600.0}}, extra=SLOW, **SETTINGS)
     shop.add("each second", at=shop.now())
     beat = shop.start()
-    wait_for(lambda: shop.store.for_admin().jobs(["marked"]), 30, shop.logs)
+    wait_for(lambda: shop.store.for_admin().jobs(JobQuery(names=["marked"])), 30, shop.logs)
     shop.store.for_admin().add_slot("01a00000-0000-7000-8000-000000000001", job_id(shop, "marked"))
     wait_for(lambda: (shop.folder / "held").exists(), 30, shop.logs)
     with locked(shop, "marked"):
@@ -120,7 +121,7 @@ def test_a_row_that_is_locked_between_its_claim_and_its_mark_is_recorded_later(m
 
 
 def job_id(shop: Shop, name: str) -> str:
-    return shop.store.for_admin().jobs([name])[name].job_id
+    return shop.store.for_admin().jobs(JobQuery(names=[name]))[name].job_id
 
 
 def test_a_file_that_others_hold_for_a_second_at_a_time_stops_no_duty(make_shop: MakeShop) -> None:
@@ -137,7 +138,7 @@ def test_a_file_that_others_hold_for_a_second_at_a_time_stops_no_duty(make_shop:
         assert_goes_on(shop, "each second", 10, 60)
         wait_for(lambda: fires(shop, "lost") == 1, LONGEST_LEASE, shop.logs)
         wait_for(lambda: fires(shop, "unpublished") == 1, 30, shop.logs)
-        wait_for(lambda: not shop.store.for_admin().jobs(["doomed"]), 30, shop.logs)
+        wait_for(lambda: not shop.store.for_admin().jobs(JobQuery(names=["doomed"])), 30, shop.logs)
     beat.stop()
     assert_clean(beat)
 

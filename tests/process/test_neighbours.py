@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import PATIENCE, Beat, Shop, wait_for
 
@@ -88,8 +89,8 @@ def test_beats_with_groups_of_entries_leave_each_other_their_jobs(make_shop: Mak
     senders = {(run.job_name, str(run.claimed_by).split("/")[1]) for run in shop.runs() if run.job_name != "both"}
     assert senders == {("a-only", str(one.process.pid)), ("b-only", str(other.process.pid))}
     one.stop()
-    job = shop.store.for_admin()
-    wait_for(lambda: job.jobs(["a-only"])["a-only"].disabled_reason == "left the code", PATIENCE, shop.logs)
+    admin, only = shop.store.for_admin(), JobQuery(names=["a-only"])
+    wait_for(lambda: admin.jobs(only)["a-only"].disabled_reason == "left the code", PATIENCE, shop.logs)
     again = shop.start(GROUP="a")
     wait_for_more_of(shop, "a-only", "b-only", "both")
     assert_calm(other, again)
@@ -169,7 +170,7 @@ def test_a_deleted_job_of_the_code_comes_back(make_shop: MakeShop, by_hand: bool
     shop.write({"job": EVERY, "other": EVERY}, sqlbeat_poll_interval=0.5 if by_hand else 600)
     beats = [shop.start(), shop.start()]
     wait_for_more_of(shop, "job", "other")
-    before = shop.store.for_admin().jobs(["job"])["job"].job_id
+    before = shop.store.for_admin().jobs(JobQuery(names=["job"]))["job"].job_id
     if by_hand:
         shop.statement("DELETE FROM Jobs WHERE JobName = 'job'")
     else:
@@ -177,7 +178,7 @@ def test_a_deleted_job_of_the_code_comes_back(make_shop: MakeShop, by_hand: bool
         assert code == 0 and "bring it back" in text
 
     def is_back() -> bool:
-        job = shop.store.for_admin().jobs(["job"]).get("job")
+        job = shop.store.for_admin().jobs(JobQuery(names=["job"])).get("job")
         return job is not None and job.job_id != before
 
     wait_for(is_back, PATIENCE, shop.logs)

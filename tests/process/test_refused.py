@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.model.lifecycle import DLQ, RETRY
+from celery_sqlbeat.store.protocols import RunQuery
 from tests.process.conftest import MakeShop
 from tests.process.test_command_line import run
 from tests.support.beats import assert_clean, wait_for
@@ -58,9 +59,9 @@ def test_what_can_never_be_published_ends_in_the_dead_letters_with_its_error(
     shop.add("queue", options='{"queue": "nowhere"}', at=shop.now(), schedule="every 1h")
     shop.add("serializer", options='{"serializer": "none"}', at=shop.now(), schedule="every 1h")
     beat = shop.start()
-    dead = shop.store.for_admin().dead
-    wait_for(lambda: {letter.job_name for letter in dead(100)} == _SAYS.keys(), 60, shop.logs)
-    for letter in dead(100):
+    admin, dead = shop.store.for_admin(), RunQuery(only_dead=True)
+    wait_for(lambda: {letter.job_name for letter in admin.runs(dead)} == _SAYS.keys(), 60, shop.logs)
+    for letter in admin.runs(dead):
         assert letter.error is not None and letter.error.startswith(_SAYS[letter.job_name]), letter
         assert (letter.failures, letter.attempt, letter.published_at) == (3, 3, None), letter
         assert "Traceback" in (letter.traceback or "")

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from celery_sqlbeat.model.lifecycle import DISPATCHED, SCHEDULED, SKIPPED
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import (
     LONG,
@@ -120,13 +121,13 @@ def test_a_stop_in_the_middle_of_a_batch_leaves_nothing_half_done(
     names = [f"job-{number}" for number in range(2000)]
     shop.add(*names, schedule="every 1h", at=shop.now())
     beat = shop.start()
-    wait_for(lambda: shop.store.for_admin().runs(1), 30, shop.logs)
+    wait_for(lambda: shop.store.for_admin().runs(RunQuery(page_size=1)), 30, shop.logs)
     took = beat.stop()
     assert took < 8
     runs = shop.runs()
     assert {run.state for run in runs} <= {DISPATCHED, SCHEDULED}
     assert len({run.job_name for run in runs}) == len(runs)
-    jobs = shop.store.for_admin().jobs(names)
+    jobs = shop.store.for_admin().jobs(JobQuery(names=names))
     assert all(job.locked_by is None for job in jobs.values())
     sent = {message.headers["sqlbeat"]["run"] for message in shop.place.take()}
     assert sent == {run.run_id for run in runs if run.state == DISPATCHED}

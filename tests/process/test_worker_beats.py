@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from celery_sqlbeat.model.nodes import read_queues
+from celery_sqlbeat.store.protocols import RunQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import LEASE, PATIENCE, Lane, lane_name, lanes
@@ -49,7 +50,8 @@ def test_a_failing_job_goes_through_its_retries_to_the_dead_letters_and_on(
         assert run.finished_at is not None and following.claimed_at is not None
         assert run.finished_at <= following.claimed_at
         assert "no luck today" in str(run.error)
-    assert [letter.run_id for letter in shop.store.for_admin().dead(10)] == [dead.run_id]
+    letters = shop.store.for_admin().runs(RunQuery(only_dead=True))
+    assert [letter.run_id for letter in letters] == [dead.run_id]
     wait_for(lambda: len(shop.attempts("bad")) > 3, PATIENCE, shop.logs)
     on_the_grid = (shop.attempts("bad")[3].scheduled_for - first.scheduled_for) % timedelta(seconds=RARELY)
     assert not on_the_grid

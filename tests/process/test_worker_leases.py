@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from celery_sqlbeat.model import RunRecord
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import (
@@ -404,7 +405,7 @@ def test_stops_in_the_middle_of_thousands_of_short_tasks_cost_no_thread(make_wor
             "UPDATE Jobs SET LockedBy = NULL WHERE random() < 0.2 AND RunId IN "
             "(SELECT RunId FROM JobRuns WHERE State = 'running');"
         )
-        return all(row.locked_by is None for row in shop.store.for_admin().jobs(names).values())
+        return all(row.locked_by is None for row in shop.store.for_admin().jobs(JobQuery(names=names)).values())
 
     wait_for(are_over, 4 * PATIENCE, shop.logs)
 

@@ -28,6 +28,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending, ExpiredLease, after_ended_lease
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.publisher import Publisher
+from celery_sqlbeat.store.protocols import JobQuery
 from tests.support.beats import LONG, Beat, Shop, wait_for
 from tests.support.brokers import Place
 
@@ -306,7 +307,7 @@ class WorkerShop(Shop):
 
     def job(self, name: str) -> JobRecord:
         """Return the row of a job."""
-        return self.store.for_admin().jobs([name])[name]
+        return self.store.for_admin().jobs(JobQuery(names=[name]))[name]
 
     def wait_for_states(self, job: str, *states: str, seconds: float = PATIENCE) -> list[RunRecord]:
         """Wait until the attempts of a job are in these states; returns them."""
@@ -317,7 +318,7 @@ class WorkerShop(Shop):
         """Wait until these jobs are free, and no run of theirs is claimed or running."""
 
         def are_out() -> bool:
-            rows = self.store.for_admin().jobs(jobs).values()
+            rows = self.store.for_admin().jobs(JobQuery(names=jobs)).values()
             busy = {run.job_name for run in self.runs() if run.state in (CLAIMED, RUNNING)}
             return all(row.locked_by is None for row in rows) and not busy & set(jobs)
 

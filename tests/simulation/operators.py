@@ -10,6 +10,7 @@ from celery_sqlbeat.api import Handle
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import JobDraft
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from tests.simulation.beats import Host
 from tests.simulation.jobs import spec
 from tests.simulation.rows import JobRow
@@ -82,13 +83,14 @@ def redefine(operator: Operator, job: JobRow, much: float) -> None:
 
 def replay(operator: Operator, job: JobRow, much: float) -> None:
     """Replay the dead letters."""
-    dead = [letter for letter in operator.admin.dead(100) if letter.reason != "replayed"]
+    letters = operator.admin.runs(RunQuery(only_dead=True, page_size=100))
+    dead = [letter for letter in letters if letter.reason != "replayed"]
     operator.admin.replay(list(zip(operator.ids.run_ids(len(dead)), dead, strict=True)))
 
 
 def edit(operator: Operator, job: JobRow, much: float) -> None:
     """Give a job another schedule and other policies."""
-    found = operator.admin.jobs([job.job_name]).get(job.job_name)
+    found = operator.admin.jobs(JobQuery(names=[job.job_name])).get(job.job_name)
     if found is None:
         return
     world = operator.world

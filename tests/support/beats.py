@@ -21,6 +21,7 @@ from celery_sqlbeat.events import KINDS
 from celery_sqlbeat.model import JobDraft, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, SCHEDULED, SKIPPED
 from celery_sqlbeat.store import Store, open_store
+from celery_sqlbeat.store.protocols import RunQuery
 from tests.support.brokers import Place
 
 T = TypeVar("T")
@@ -212,10 +213,10 @@ class Shop:
     def runs(self) -> list[RunRecord]:
         """Return the whole history."""
         admin, found = self.store.for_admin(), list[RunRecord]()
-        page = admin.runs(_PAGE)
+        page = admin.runs(RunQuery(page_size=_PAGE))
         while page:
             found += page
-            page = admin.runs(_PAGE, page[-1].run_id) if len(page) == _PAGE else []
+            page = admin.runs(RunQuery(after=page[-1], page_size=_PAGE)) if len(page) == _PAGE else []
         return found
 
     def dispatched(self) -> list[RunRecord]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_sqlbeat.config.policy import policies_from_setting
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest
+from celery_sqlbeat.model import Claim, HeldLease, JobRecord, RunRecord, StartedRun, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import (
     LONGEST_QUEUED_SECONDS,
@@ -25,6 +25,7 @@ from celery_sqlbeat.model.lifecycle import (
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.beat_protocol import BeatStore, Claimed, NextDeadlines
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from celery_sqlbeat.store.sql.dialects.sqlite_values import instant_of
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -109,6 +110,14 @@ class World:
     def job(self, name: str) -> Mapping[str, Any]:
         """Return the row of a job."""
         return self.sql("SELECT * FROM Jobs WHERE Namespace = ? AND JobName = ?", self.namespace, name)[0]
+
+    def record(self, name: str) -> JobRecord:
+        """Return a job as an administrator sees it."""
+        return self.admin.jobs(JobQuery(names=[name]))[name]
+
+    def letters(self) -> list[RunRecord]:
+        """Return the dead letters."""
+        return self.admin.runs(RunQuery(only_dead=True))
 
     def instant(self, name: str, column: str) -> datetime | None:
         """Return an instant in the row of a job, whatever form the database gives it."""

@@ -20,6 +20,7 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
 from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging, WriteResult
+from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from celery_sqlbeat.store.sql.engine import Conflict, Database
 from celery_sqlbeat.store.sql.purge import History, Leftovers
 from celery_sqlbeat.store.sql.runs import Release, delete_free, release
@@ -63,35 +64,27 @@ class SqlAdminStore:
         facts = changed_facts(JobChange(draft, version, reschedule, enabled, gap, fence))
         return _version(self._change("update_job", gap=gap, **facts))
 
-    def jobs(self, names: Iterable[str]) -> dict[str, JobRecord]:
-        """Return the jobs of these names, by name."""
-        rows = [(name,) for name in names if is_text(name)]  # no job has a name that no database can hold
-        records = self._database.read("read_jobs", rows, namespace=self._namespace) if rows else []
-        return {row[1]: JobRecord._make(row) for row in records}
+    def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
+        """Return jobs by name; a page is in the order of the names."""
+        if query.names is not None:
+            names = [(name,) for name in query.names if is_text(name)]  # others are in no database
+            rows = self._database.read("read_jobs", names, namespace=self._namespace) if names else []
+        else:
+            page = {"namespace": self._namespace, "after_name": query.after_name, "page_size": query.page_size}
+            rows = self._database.read("list_quarantined" if query.only_quarantined else "list_jobs", **page)
+        return {row[1]: JobRecord._make(row) for row in rows}
 
-    def list_jobs(self, page_size: int, after_name: str = "") -> list[JobRecord]:
-        """Return a page of jobs, by name."""
-        rows = self._database.read("list_jobs", namespace=self._namespace, after_name=after_name, page_size=page_size)
-        return [JobRecord._make(row) for row in rows]
-
-    def quarantined(self, page_size: int, after_name: str = "") -> list[JobRecord]:
-        """Return a page of the jobs that cannot run as they stand, by name."""
-        scope = {"namespace": self._namespace, "after_name": after_name, "page_size": page_size}
-        return [JobRecord._make(row) for row in self._database.read("list_quarantined", **scope)]
-
-    def counts(self) -> JobCounts:
-        """Return how many jobs there are of each kind."""
-        return JobCounts._make(self._database.read("count_jobs", namespace=self._namespace)[0])
+    def counts(self, since_seconds: float = 0.0) -> JobCounts:
+        """Return how many jobs there are of each kind, and attempts of the last seconds' slots."""
+        scope = {"namespace": self._namespace}
+        counts = self._database.read("count_jobs", **scope)[0]
+        states = self._database.read("count_states", since_seconds=since_seconds, **scope) if since_seconds else []
+        return JobCounts(*counts)._replace(states={state: int(slots) for state, slots in states})
 
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
         scope = {"namespace": self._namespace, "since_seconds": least_seconds, "page_size": most}
         return [RunningJob._make(row) for row in self._database.read("read_running", **scope)]
-
-    def states(self, since_seconds: float) -> dict[str, int]:
-        """Count the attempts of the last seconds' slots by state, and each skipped slot."""
-        rows = self._database.read("count_states", namespace=self._namespace, since_seconds=since_seconds)
-        return {state: int(slots) for state, slots in rows}
 
     def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
         """Pause a job; returns the new version, or None where there is nothing to pause."""
@@ -164,35 +157,21 @@ class SqlAdminStore:
         """Cancel the run that holds a job; its worker stops the task at the next heartbeat."""
         return self._cancel(job_name, ("read_lease_holder",), reason)
 
-    def runs(self, page_size: int, before_id: str = LAST_ID) -> list[RunRecord]:
-        """Return a page of the history, newest first."""
-        return self._run_records("list_runs", before_id=before_id, page_size=page_size)
-
-    def runs_in(self, state: str, scan_size: int, before_id: str) -> list[RunRecord]:
-        """Return the runs in one state of a page of the history, newest first.
-
-        The last run of the page ends the list in any state, so that the next page can follow.
-        """
-        return self._run_records("list_runs_in", state=state, before_id=before_id, scan_size=scan_size)
-
-    def job_runs(self, job_id: str, page_size: int, before: RunRecord | None = None) -> list[RunRecord]:
-        """Return a page of one job's history, latest slot and attempt first.
-
-        The next page is `before` the last run of this one.
-        """
-        slot, attempt = (LAST_INSTANT, 0) if before is None else (before.scheduled_for, before.attempt)
-        return self._run_records(
-            "list_job_runs", job_id=job_id, before=slot, before_attempt=attempt, page_size=page_size
-        )
-
-    def run(self, run_id: str) -> RunRecord | None:
-        """Return one attempt, or None."""
-        runs = self._run_records("read_run", [(run_id,)])
-        return runs[0] if runs else None
-
-    def dead(self, page_size: int, after_id: str = FIRST_ID) -> list[RunRecord]:
-        """Return a page of the dead letters, oldest first."""
-        return self._run_records("list_dead", after_id=after_id, page_size=page_size)
+    def runs(self, query: RunQuery) -> list[RunRecord]:
+        """Return attempts in the order of the query; those of given ids in any order."""
+        after, size = query.after, query.page_size
+        if query.run_ids is not None:
+            return self._runs("read_run", [(run_id,) for run_id in query.run_ids]) if query.run_ids else []
+        if query.job_id is not None:
+            slot, attempt = (LAST_INSTANT, 0) if after is None else (after.scheduled_for, after.attempt)
+            page = {"before": slot, "before_attempt": attempt, "page_size": size}
+            return self._runs("list_job_runs", job_id=query.job_id, **page)
+        if query.only_dead:
+            return self._runs("list_dead", after_id=FIRST_ID if after is None else after.run_id, page_size=size)
+        before_id = LAST_ID if after is None else after.run_id
+        if query.state is not None:
+            return self._runs("list_runs_in", state=query.state, before_id=before_id, scan_size=size)
+        return self._runs("list_runs", before_id=before_id, page_size=size)
 
     def purge_dead(self, run_ids: Iterable[str]) -> WriteResult:
         """Delete dead letters for good; return which were deleted and which were refused."""
@@ -232,7 +211,7 @@ class SqlAdminStore:
         releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
         return bool(release(self._database, self._namespace, releases)())
 
-    def _run_records(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[RunRecord]:
+    def _runs(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[RunRecord]:
         records = self._database.read(block, rows, namespace=self._namespace, **scalars)
         return [RunRecord._make(row) for row in records]
 
