@@ -50,7 +50,7 @@ class WorkerRegister:
     pending: int
     """Those that had one before, and may still live."""
     heard_of_all: int
-    """The same for consumers of any queue."""
+    """The same for consumers of any queue, but for those whose connections are known by name."""
     pending_of_all: int
     nodes: frozenset[str]
     addresses: frozenset[str]
@@ -98,11 +98,14 @@ def register(
         elif silent < alive_seconds:
             pending.append(node)
     consumed = {node.node_id: read_queues(node.queues).consumed for node in (*heard, *pending)}
+    unnamed = {
+        node.node_id for node in (*heard, *pending) if consumed[node.node_id] and not nodes.is_named(node.details)
+    }
     return WorkerRegister(
         heard=sum(queue in consumed[node.node_id] for node in heard),
         pending=sum(queue in consumed[node.node_id] for node in pending),
-        heard_of_all=sum(bool(consumed[node.node_id]) for node in heard),
-        pending_of_all=sum(bool(consumed[node.node_id]) for node in pending),
+        heard_of_all=sum(node.node_id in unnamed for node in heard),
+        pending_of_all=sum(node.node_id in unnamed for node in pending),
         nodes=frozenset(consumed),
         addresses=frozenset(address for node in (*heard, *pending) if (address := nodes.address(node.details))),
     )
@@ -120,12 +123,13 @@ def judge_evidence(queue: str, counted: QueueConsumers, register: WorkerRegister
         return _by_count(counted.consumers, register.heard, register.pending)
     if counted.clients is not None:
         elsewhere = sum(_is_elsewhere(worker.extension, register) and queue not in worker.queues for worker in workers)
-        unknown = [client for client in counted.clients if client.address not in register.addresses]
+        unnamed = [client for client in counted.clients if not client.keeps_leases]
+        unknown = [client for client in unnamed if client.address not in register.addresses]
         able = any(client.is_waiting or client.idle_seconds <= message_age + 1 for client in unknown)
         if not able or len(unknown) <= elsewhere:  # the one that answers may be the busy one
             return Evidence.KEPT
         known, pending = register.heard_of_all + elsewhere, register.pending_of_all
-        return _by_count(len(counted.clients), known, pending)
+        return _by_count(len(unnamed), known, pending)
     return Evidence.KEPT if any(worker.extension is not None for worker in workers) else Evidence.SILENCE
 
 
@@ -136,6 +140,6 @@ def _by_count(consumers: int, heard: int, pending: int) -> Evidence:
 
 
 def _is_elsewhere(extension: object, register: WorkerRegister) -> bool:
-    """Return whether the worker that answered is not in the register."""
-    node = extension.get("node") if isinstance(extension, dict) else None
-    return node not in register.nodes
+    """Return whether the worker that answered is neither in the register nor known by a name."""
+    told = extension if isinstance(extension, dict) else {}
+    return told.get("node") not in register.nodes and told.get(nodes.NAMED) is not True

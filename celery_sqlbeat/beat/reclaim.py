@@ -153,11 +153,11 @@ class Reclaimer:
         may = self._evidence.may_republish(queue, lease, sent_at)
         if may is None:
             return None
-        return (
-            left_to_others()
-            if may is RepublishAnswer.LEAVE
-            else answer._replace(publish=may is RepublishAnswer.PUBLISH)
-        )
+        if may is RepublishAnswer.LEAVE:
+            return left_to_others()
+        if may is RepublishAnswer.WAIT:
+            return answer._replace(publish=False, withheld=self._evidence.withheld.get(queue))
+        return answer
 
     def _claim(self, lease: HeldLease) -> Claim | None:
         """Return the claim for its message; None where this beat cannot make that message again."""
@@ -179,6 +179,10 @@ class Reclaimer:
         if any(answer.publish for _, answer in waiting):
             self._publisher.connect(_CONNECT_SECONDS)  # before anything is extended
         won = self._store.postpone_start_deadline([(lease, answer.queued_seconds) for lease, answer in waiting])
+        for lease, answer in waiting:
+            if answer.withheld is not None and lease.run_id in won:
+                text = f"run {lease.run_id} of job {lease.job_name} is not sent again: {answer.withheld}"
+                events.noted(topic="republish", text=text)
         again: Sequence[Claim] = [
             self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won
         ]

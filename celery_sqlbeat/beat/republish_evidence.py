@@ -31,6 +31,8 @@ _CONFIRM_SECONDS = 5.0  # after which a stranger is real: a client that inspects
 _CONFIRM_LATEST_SECONDS = 10.0  # after which a second count shows no longer that it was a moment's
 
 
+_REMEDY = "if the message was lost, its slot goes on by itself at its last deadline: docs/guarantees.md has the rules"
+
 AskConsumers = Callable[[Iterable[str]], Mapping[str, QueueConsumers]]
 
 
@@ -61,9 +63,6 @@ class _Failure(NamedTuple):
 
     since: float
     at: float
-
-
-_REMEDY = "if the message was lost, its slot goes on by itself at its last deadline: docs/guarantees.md has the rules"
 
 
 class RepublishEvidence:
@@ -100,7 +99,8 @@ class RepublishEvidence:
         self._suspected: dict[str, tuple[float, datetime]] = {}
         """When a count first showed a stranger, by this clock and by the server's."""
         self._seen: dict[str, datetime] = {}
-        self._told: dict[str, str] = {}
+        self.withheld: dict[str, str] = {}
+        """By queue, why the last copy was withheld that was due."""
         self._wanted: set[str] = set()
         self._is_asking = False
         self._others: tuple[float, list[Mapping[str, object]]] | None = None
@@ -154,9 +154,9 @@ class RepublishEvidence:
             is_remembered = (lease.now - seen_at).total_seconds() < self._memory
             if seen_at >= out_since or (is_remembered and not consumers.is_counted):
                 return self._wait(queue, f"{Evidence.STRANGERS.value}, or did at {seen_at:%Y-%m-%d %H:%M:%S} UTC")
-        if consumers.is_backed_up:
+        if consumers.may_hold(lease.run_id):
             return self._wait(queue, f"{consumers.waiting} messages wait in it, and it may be one of them")
-        self._told.pop(queue, None)
+        self.withheld.pop(queue, None)
         return RepublishAnswer.PUBLISH
 
     def _retry(self, queue: str) -> None:
@@ -230,8 +230,8 @@ class RepublishEvidence:
         return self._latest
 
     def _wait(self, queue: str, reason: str) -> RepublishAnswer:
-        if self._told.get(queue) != reason:
-            self._told[queue] = reason
+        if self.withheld.get(queue) != reason:
+            self.withheld[queue] = reason
             events.advice(
                 topic="republish",
                 text=f"what was not taken in time from queue {queue} is not sent once more: {reason}",

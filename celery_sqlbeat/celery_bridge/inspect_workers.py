@@ -5,6 +5,7 @@ they belong into a thread. A recall makes a worker ask the database at once inst
 heartbeat; what is lost is decided there alone.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import amqp
 from kombu.exceptions import OperationalError
 
 from celery_sqlbeat import environment, events
+from celery_sqlbeat.celery_bridge.message_header import HEADER
+from celery_sqlbeat.celery_bridge.redis import KEEPS_LEASES
 
 RECALL = "sqlbeat_recall"  # the remote control by which workers check their leases
 STATS = "sqlbeat"  # the extension's key in `inspect stats`
@@ -79,6 +82,7 @@ class RecallRequest:
             self._app.control.broadcast(RECALL, arguments={"runs": run_ids}, connection=connection)
 
 
+_MOST_READ = 100  # messages of a queue that are read to find one: more would take time and memory
 _OUR_NAME = "sqlbeat-look"  # of connections to Redis that only ask, where kombu names them
 
 
@@ -90,6 +94,8 @@ class Client(NamedTuple):
     """Whether it waits for a message now; another may be busy with one."""
     idle_seconds: float
     """Since its last command or answer."""
+    keeps_leases: bool = False
+    """Whether it bears the name by which a worker with the extension takes messages."""
 
 
 class QueueConsumers(NamedTuple):
@@ -106,10 +112,13 @@ class QueueConsumers(NamedTuple):
     clients: tuple[Client, ...] | None = None
     """Who takes messages from any queue, where the broker counts no consumers of one."""
 
-    @property
-    def is_backed_up(self) -> bool:
-        """Whether messages wait for those that are there to take them."""
-        return bool(self.waiting) and bool(self.consumers or self.clients)
+    waiting_runs: frozenset[str] | None = None
+    """The runs whose messages wait in the queue, where the broker shows few messages."""
+
+    def may_hold(self, run_id: str) -> bool:
+        """Return whether the message of a run may wait for those that are there to take it."""
+        waits = bool(self.waiting) if self.waiting_runs is None else run_id in self.waiting_runs
+        return waits and bool(self.consumers or self.clients)
 
     @property
     def is_counted(self) -> bool:
@@ -157,8 +166,11 @@ def _count(connection: Any, queue: str, known: QueueConsumers) -> QueueConsumers
             return known._replace(waiting=waiting, consumers=consumers)
         if connection.transport.driver_type == "redis":
             channel = connection.default_channel
+            runs = _waiting_runs(channel, queue)
             waiting = channel.queue_declare(queue=queue).message_count
-            return known._replace(waiting=waiting, clients=_clients(channel))
+            # Where nothing was read of what waits, it was looked for in the wrong place.
+            known = known._replace(waiting=waiting, waiting_runs=runs if runs or not waiting else None)
+            return known._replace(clients=_clients(channel))
     except (OperationalError, *connection.connection_errors):
         raise  # the broker went away: it may count as soon as it is back
     except Exception as error:  # a queue that is not there, a command that is not allowed
@@ -166,11 +178,29 @@ def _count(connection: Any, queue: str, known: QueueConsumers) -> QueueConsumers
     return known
 
 
+def _waiting_runs(channel: Any, queue: str) -> frozenset[str] | None:
+    """Return the runs whose messages lie in a queue of Redis; None where they cannot be read."""
+    try:
+        steps = [f"{channel.sep}{step}" if step else "" for step in channel.priority_steps]
+        lists = [f"{channel.global_keyprefix}{queue}{step}" for step in steps]
+        texts = [text for each in lists for text in channel.client.lrange(each, 0, _MOST_READ)]
+        headers = [json.loads(text)["headers"] for text in texts[: _MOST_READ + 1]]
+        runs = [str(header.get(HEADER, {}).get("run")) for header in headers]
+    except (AttributeError, LookupError, TypeError, ValueError):  # another kombu, or no message of Celery's
+        return None
+    return frozenset(runs) if len(texts) <= _MOST_READ else None
+
+
 def _clients(channel: Any) -> tuple[Client, ...]:
     client = channel.client
     database = str(client.connection_pool.connection_kwargs.get("db") or 0)
     return tuple(
-        Client(str(row["addr"]), "b" in str(row.get("flags", "")), float(row.get("idle", 0)))
+        Client(
+            str(row["addr"]),
+            "b" in str(row.get("flags", "")),
+            float(row.get("idle", 0)),
+            row.get("name") == KEEPS_LEASES,
+        )
         for row in client.client_list()
         if str(row.get("cmd", "")).lower() == "brpop"
         and str(row.get("db")) == database

@@ -1,4 +1,4 @@
-"""A worker's channel to Redis: its address, acknowledgements in batches, and what is mended of it.
+"""A worker's channel to Redis: who it is, acknowledgements in batches, and what is mended of it.
 
 An acknowledgement by itself is a round trip in which the event loop stands still. One that waits
 here is lost with its worker: Redis then delivers a message whose run has begun, which is dropped.
@@ -21,10 +21,12 @@ from typing import Any
 from kombu.transport.virtual import QoS
 
 from celery_sqlbeat import environment, events
-from celery_sqlbeat.celery_bridge.symbols import ACKNOWLEDGING, RETURNING, is_on
+from celery_sqlbeat.celery_bridge.symbols import ACKNOWLEDGING, CONNECTIONS, RETURNING, is_on
 
 Action = Callable[[], None]
 Later = Callable[[float, Action], Any]
+
+KEEPS_LEASES = "sqlbeat-worker"  # the name of a connection through which a worker of ours takes messages
 
 WAIT_SECONDS = 0.01  # for other acknowledgements
 MOST = 64  # acknowledgements in one round trip
@@ -60,6 +62,39 @@ def address_of(consumer: Any) -> str | None:
     except Exception:  # no Redis, no connection at this moment, or another kombu
         return None
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class ConnectionName:
+    """Names the connection through which a worker takes messages, so that a beat knows it there.
+
+    A name passes through proxies that change the address, and it is there before the first message
+    is taken, whatever the worker's row says. A name that the shop has chosen is left alone.
+    """
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        """Whether each connection is named before messages are taken. From any thread."""
+        self._named: Any = None
+
+    def keep(self, consumer: Any) -> None:
+        """Name the connection of this consumer, also when it is made anew."""
+        channel = consumer.task_consumer.channel
+        is_ours = not getattr(channel, "client_name", None)
+        self.is_kept = is_on(CONNECTIONS) and _waits_on_redis(channel) and is_ours
+        if self.is_kept:
+            channel._brpop_start = partial(self._start, channel, channel._brpop_start)
+
+    def _start(self, channel: Any, wait: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        connection = channel.client.connection
+        if self.is_kept and connection._sock is not self._named:  # it waits for no message now
+            self._named = connection._sock
+            connection.send_command("CLIENT", "SETNAME", KEEPS_LEASES)
+            try:
+                connection.read_response()
+            except channel.ResponseError as error:  # this user may not, or a proxy cannot
+                self.is_kept = False
+                events.noted(topic="the connection to Redis was not named", text=error)
+        return wait(*args, **options)
 
 
 class OneClient:

@@ -204,6 +204,8 @@ class Republish(NamedTuple):
 
     queued_seconds: float
     publish: bool
+    withheld: str | None = None
+    """Why it is not published, where the consumers of the queue forbid it."""
 
 
 def after_ended_lease(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 # large shop are many kilobytes and change with deployments only, so they are read once for each
 # mark, which stands among the details.
 
-UNLEASABLE, STRANGERS, ADDRESS = "unleasable", "strangers", "address"
+UNLEASABLE, STRANGERS, ADDRESS, NAMED = "unleasable", "strangers", "address", "named"
 
 
 class Stranger(NamedTuple):
@@ -30,18 +30,26 @@ class Stranger(NamedTuple):
     """When that came, counted back from the heartbeat that tells it."""
 
 
-def tell_details(unleasable: Iterable[str], strangers: Iterable[Stranger] = (), address: str | None = None) -> str:
+def tell_details(
+    unleasable: Iterable[str],
+    strangers: Iterable[Stranger] = (),
+    address: str | None = None,
+    is_named: bool = False,
+) -> str:
     """Write the details of a worker.
 
     `unleasable`: tasks whose own strategy ends runs without a report.
 
-    `address`: of the connection through which it takes messages, where it knows that.
+    `address`: of the connection through which it takes messages, where it knows that. `is_named`:
+    whether the broker knows that connection by a name of ours.
     """
     told: dict[str, Any] = {UNLEASABLE: sorted(unleasable)}
     if entries := [stranger._asdict() for stranger in strangers]:
         told[STRANGERS] = entries
     if address:
         told[ADDRESS] = address
+    if is_named:
+        told[NAMED] = True
     return json.dumps(told)
 
 
@@ -73,6 +81,11 @@ def address(text: str | None) -> str | None:
     """Return the name of a worker's own end of the connection through which it takes messages."""
     address = read_details(text).get(ADDRESS)
     return address if isinstance(address, str) else None
+
+
+def is_named(text: str | None) -> bool:
+    """Return whether a worker names the connection through which it takes messages."""
+    return read_details(text).get(NAMED) is True
 
 
 def read_details(text: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from celery_sqlbeat.celery_bridge.consumer import consumed_queues, take_requests
 from celery_sqlbeat.celery_bridge.event_loop import Loop, PipedLoop, acknowledge_at_the_end, ask_without_waiting
 from celery_sqlbeat.celery_bridge.message_header import HEADER, Header, Malformed, Newer, header_of
 from celery_sqlbeat.celery_bridge.pools import follow_end
-from celery_sqlbeat.celery_bridge.redis import address_of, free_places_of_lost_messages
+from celery_sqlbeat.celery_bridge.redis import ConnectionName, address_of, free_places_of_lost_messages
 from celery_sqlbeat.celery_bridge.self_test import prove
 from celery_sqlbeat.celery_bridge.tasks import SlotResults
 from celery_sqlbeat.config.settings import NAMES, Settings
@@ -66,6 +66,7 @@ class Extension:
         is_configured = database in worker.app.conf or bool(environment.variables().get(database.upper()))
         timing = Timing.of(settings)
         self._received = WaitingRuns(timing, environment.monotonic)
+        self._connection_name = ConnectionName()
         self.worker_runtime = WorkerRuntime(
             settings, self._describe, is_configured, timing, self._received, SlotResults(worker.app)
         )
@@ -80,6 +81,7 @@ class Extension:
         watch_bodies_of(self._worker.app, self._worker.hostname, is_traced=True)  # new tasks
         ask_without_waiting(consumer, self._parts.loop)
         free_places_of_lost_messages(consumer)
+        self._connection_name.keep(consumer)
         self._parts.admission.connected(consumer)
         self._parts.receipt.connected(consumer)
         if self._strategies is None:  # before the worker registers
@@ -135,6 +137,7 @@ class Extension:
             "namespace": self.worker_runtime.settings.namespace,
             "node": self._node.node_id,
             "runs": lease_manager.held if lease_manager is not None else 0,
+            nodes.NAMED: self._connection_name.is_kept,
         }
 
     def _receive(self, req: Any) -> Any:
@@ -236,7 +239,9 @@ class Extension:
         return self._node._replace(
             queues=self._consumption.tell(consumed),
             tasks=self._tasks_known(),
-            details=nodes.tell_details(unleasable, strangers, address_of(self._consumer)),
+            details=nodes.tell_details(
+                unleasable, strangers, address_of(self._consumer), self._connection_name.is_kept
+            ),
         )
 
     def _tasks_known(self) -> str | None:

@@ -11,6 +11,7 @@ from celery_sqlbeat.model.lifecycle import CLAIMED
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import LEASE, PATIENCE, Lane
 from tests.support.beats import wait_for
+from tests.support.brokers import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +22,7 @@ if os.environ.get("SHOP_PLAIN"):  # this worker has no extension
     signals.celeryd_init.receivers.clear()
     app.conf.worker_enable_remote_control = {remote_control}
 """
+BEHIND = 'app.conf.broker_url = os.environ.get("SHOP_BROKER", app.conf.broker_url)'
 LANES = [Lane("solo", "redis", "postgresql", "early"), Lane("threads", "rabbitmq", "sqlite", "early")]
 
 
@@ -58,7 +60,7 @@ def test_who_took_a_copy_since_the_last_look_is_looked_for_again(make_workers: M
     wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     lost, copied = shop.order("work.note"), shop.order("work.doze", 8 * LEASE)
     claims, other_beat = shop.claim(), shop.store.for_beat("beat of the test")
-    other_beat.mark_published([(claims[lost], LEASE), (claims[copied], 4 * LEASE)])()  # the broker loses both
+    other_beat.mark_published([(claims[lost], LEASE), (claims[copied], 8 * LEASE)])()  # the broker loses both
     beat = shop.start()
     shop.wait_for_states(lost, "success")
     beat.signal(signal.SIGSTOP)
@@ -94,7 +96,7 @@ def test_what_is_lost_is_published_again_where_everybody_keeps_leases_unless_for
     shop.store.for_beat("beat of the test").mark_published([(claim, LEASE)])()  # and the broker has lost it
     beat = shop.start()
     if republish == "never":
-        beat.says('sqlbeat_republish is "never"')
+        beat.says(f'of job {job} is not sent again: sqlbeat_republish is "never"', seconds=PATIENCE)
         wait_for(lambda: shop.job(job).republishes, PATIENCE, shop.logs)
         assert not shop.starts(job)
     else:
@@ -102,3 +104,42 @@ def test_what_is_lost_is_published_again_where_everybody_keeps_leases_unless_for
         shop.wait_for_states(job, "success")
         beat.says("are published again")
     worker.stop()
+
+
+def test_on_redis_what_is_not_among_the_waiting_messages_is_published_again(make_workers: MakeWorkers) -> None:
+    """The only worker is busy, and messages wait for it."""
+    shop = make_workers(LANES[0])
+    shop.write_app(LANES[0], worker_prefetch_multiplier=1)
+    shop.work("threads", concurrency=1).ready()
+    shop.order("work.doze", 3 * LEASE)
+    shop.dispatch()
+    wait_for(lambda: "start" in {line.what for line in shop.lines()}, PATIENCE, shop.logs)
+    waiting = [shop.order("work.note") for _ in range(5)]
+    shop.dispatch()
+    lost = shop.order("work.note")
+    shop.store.for_beat("beat of the test").mark_published([(shop.claim()[lost], LEASE)])()
+    beat = shop.start()
+    beat.says(f"are published again: runs=1 job_names={lost}", seconds=PATIENCE)
+    for job in (lost, *waiting):
+        shop.wait_for_states(job, "success")
+    assert len(beat.events("runs_republished")) == 1, shop.logs()
+
+
+def test_on_redis_a_worker_behind_a_proxy_is_known_by_the_name_of_its_connection(make_workers: MakeWorkers) -> None:
+    """One of two stands still, so that no heartbeat tells of it; its address says nothing."""
+    shop = make_workers(LANES[0])
+    wire = Wire(shop.place.url)
+    shop.write_app(LANES[0], BEHIND)
+    frozen = shop.work("threads", SHOP_BROKER=wire.url).ready()
+    shop.work("threads", SHOP_BROKER=wire.url).ready()
+    wait_for(lambda: len(shop.worker_nodes()) == 2, PATIENCE, shop.logs)
+    job = shop.order("work.note")
+    (claim,) = shop.claim().values()
+    shop.store.for_beat("beat of the test").mark_published([(claim, LEASE)])()  # and the broker has lost it
+    frozen.signal(signal.SIGSTOP)
+    beat = shop.start()
+    beat.says("are published again", seconds=PATIENCE)
+    shop.wait_for_start(job)
+    shop.wait_for_states(job, "success")
+    frozen.signal(signal.SIGCONT)
+    wire.close()

@@ -49,6 +49,10 @@ class Consumer(Protocol):
     def address(self) -> str:
         """Of its connection."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its connection bears the name of a worker that keeps leases."""
+
     def takes(self, queue: str) -> bool:
         """Whether it lives, is connected, consumes the queue and has room."""
 
@@ -196,9 +200,11 @@ class Broker:
             return look._replace(waiting=waiting, consumers=sum(one.consumes_from(queue) for one in self.consumers))
         if self._counts == "clients":
             clients = tuple(
-                Client(one.address, one.has_room(), float(int(one.idle_seconds()))) for one in self.consumers
+                Client(one.address, one.has_room(), float(int(one.idle_seconds())), one.is_named)
+                for one in self.consumers
             )
-            return look._replace(waiting=waiting, clients=clients)
+            runs = frozenset(message.run for message in self.waiting if message.queue == queue)
+            return look._replace(waiting=waiting, waiting_runs=runs, clients=clients)
         return look
 
     def go_away(self, seconds: float) -> None:

@@ -399,6 +399,10 @@ MUTANTS = (
         (EVIDENCE, "if not able or len(unknown) <= elsewhere:", "if True:"),
     ),
     _mutant(
+        "a copy goes out since a worker that is known by its name stands for one that is not",
+        (EVIDENCE, "if consumed[node.node_id] and not nodes.is_named(node.details)", "if consumed[node.node_id]"),
+    ),
+    _mutant(
         "a copy goes out although that is forbidden",
         ("celery_sqlbeat/beat/build.py", 'settings.republish == "auto"', "bool(settings.republish)"),
     ),

@@ -44,6 +44,8 @@ class Plain(Process):
         """Of its connection."""
         return f"{self.name}:1"
 
+    is_named = False
+
     # What the broker sees
 
     def consumes_from(self, queue: str) -> bool:

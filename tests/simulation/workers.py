@@ -97,6 +97,7 @@ class Worker(Host):
         self._drains = False
         self._took_at = 0.0
         self._tells_address = self.rng.random() < world.tells_address
+        self.is_named = self.rng.random() < world.names_connections
         self.heartbeat_at = -1.0
         store = Store(self.database(), world.namespace)
         heartbeats = Store(self.database(), world.namespace)
@@ -138,7 +139,7 @@ class Worker(Host):
     def _describe(self) -> Node:
         address = self.address if self._tells_address else None
         queues = [] if self._drains else [QUEUE]
-        told = nodes.tell_details(self._strategies.unleasable, address=address)
+        told = nodes.tell_details(self._strategies.unleasable, address=address, is_named=self.is_named)
         return Node(self.name, "worker", "host", 1, "0", queues=json.dumps(queues), details=told)
 
     def _ring(self, step: str) -> None:
@@ -186,7 +187,7 @@ class Worker(Host):
         """Return what it says where all workers are asked."""
         if self._drains or self.hub.now < self.stopped_until:
             return None
-        return inspect_workers.Answer(self.name, frozenset({QUEUE}), {"node": self.name})
+        return inspect_workers.Answer(self.name, frozenset({QUEUE}), {"node": self.name, nodes.NAMED: self.is_named})
 
     def disconnected(self) -> None:
         """Its connection is lost, and with it what a strategy has in its hands."""

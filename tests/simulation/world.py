@@ -89,6 +89,8 @@ class World:
         self.server.migrate()
         self.tells_address = self.rng.choice([0.5, 1.0, 1.0])
         """How often a worker with the extension knows the address of its own connection."""
+        self.names_connections = self.rng.choice([0.0, 0.5, 1.0])
+        """How often it gives that connection a name."""
         self.operator = Operator(self)
         # With few jobs beats look rarely, and the first look after a message is the one that
         # decides.

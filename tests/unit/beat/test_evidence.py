@@ -9,7 +9,7 @@ import pytest
 
 from celery_sqlbeat.beat.evidence import Evidence, Heartbeats, Reading, WorkerRegister, judge_evidence, register
 from celery_sqlbeat.celery_bridge.inspect_workers import Answer, Client, QueueConsumers
-from celery_sqlbeat.model import SeenNode
+from celery_sqlbeat.model import SeenNode, nodes
 
 Q = "queue"
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -25,8 +25,8 @@ def snapshot(*roll: Answer, **facts: Any) -> QueueConsumers:
     return QueueConsumers(0.0, roll, **facts)
 
 
-def client(address: str, idle: float = 0.0, waits: bool = True) -> Client:
-    return Client(address, waits, idle)
+def client(address: str, idle: float = 0.0, waits: bool = True, keeps_leases: bool = False) -> Client:
+    return Client(address, waits, idle, keeps_leases)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,23 @@ def test_on_redis_who_is_busy_since_before_the_message_has_not_taken_it() -> Non
     ours = client("h:1")
     assert judge_evidence(Q, snapshot(clients=(ours, client("h:2", 60.0, waits=False))), ONE, 10.0) is Evidence.KEPT
     assert judge_evidence(Q, snapshot(clients=(ours, client("h:2", 9.0, waits=False))), ONE, 10.0) is Evidence.STRANGERS
+
+
+def test_on_redis_a_connection_of_our_name_needs_no_row_and_stands_for_no_other() -> None:
+    named = client("proxy:1", keeps_leases=True)
+    assert judge_evidence(Q, snapshot(clients=(named, named)), NOBODY, 10.0) is Evidence.KEPT
+    assert judge_evidence(Q, snapshot(clients=(named, client("h:2"))), NOBODY, 10.0) is Evidence.STRANGERS
+    just_came = Answer("w4", frozenset({"other"}), {"node": "n4", "named": True})
+    assert judge_evidence(Q, snapshot(just_came, clients=(named, client("h:2"))), NOBODY, 10.0) is Evidence.STRANGERS
+
+
+def test_a_worker_whose_connection_has_a_name_is_not_counted_for_one_that_has_none() -> None:
+    details = nodes.tell_details([], is_named=True)
+    before, since = reading(0, node("n1", -5, 0, details=details)), reading(2, node("n1", -5, 2, details=details))
+    for latest, counted in ((since, (0, 1)), (reading(9, node("n1", 5, 9, details=details)), (1, 0))):
+        assert heard(before, since, latest) == counted, "RabbitMQ shows no names"
+        found = register(Q, before, since, latest, Heartbeats(), 90.0)
+        assert (found.heard_of_all, found.pending_of_all) == (0, 0)
 
 
 def test_where_nobody_counts_silence_is_no_evidence() -> None:

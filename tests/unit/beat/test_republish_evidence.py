@@ -69,7 +69,7 @@ class House:
         facts: dict[str, Any] = dict.fromkeys(HeldLease._fields)
         at = NOON + timedelta(seconds=published)
         locked_at = at if copied is None else NOON + timedelta(seconds=copied)
-        facts |= {"claimed_at": at, "published_at": at, "locked_at": locked_at}
+        facts |= {"run_id": "run", "claimed_at": at, "published_at": at, "locked_at": locked_at}
         return HeldLease(**{**facts, "now": self.server_now()})
 
     def ask(self, published: float = -10.0, copied: float | None = None) -> RepublishAnswer | None:
@@ -93,6 +93,17 @@ def test_a_message_is_published_again_where_everybody_keeps_leases_and_nothing_w
     house.found["waiting"] = 3
     house.now += 100
     assert house.may() is RepublishAnswer.WAIT
+    assert house.bystanders.withheld == {"q": "3 messages wait in it, and it may be one of them"}
+
+
+def test_what_waits_itself_is_left_there_and_what_is_not_among_the_waiting_is_published_again() -> None:
+    house = House()
+    house.found |= {"waiting": 2, "waiting_runs": frozenset({"another", "run"})}
+    assert house.may() is RepublishAnswer.WAIT
+    house.now += 100
+    house.found |= {"waiting_runs": frozenset({"another"})}
+    assert house.may() is RepublishAnswer.PUBLISH
+    assert not house.bystanders.withheld
 
 
 def test_nothing_is_known_before_somebody_has_looked_nor_where_nobody_can() -> None:

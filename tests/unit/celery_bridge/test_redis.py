@@ -9,7 +9,7 @@ from kombu.transport import virtual
 
 from celery_sqlbeat import environment
 from celery_sqlbeat.celery_bridge import redis, symbols
-from celery_sqlbeat.celery_bridge.redis import RedisRequeue, free_places_of_lost_messages
+from celery_sqlbeat.celery_bridge.redis import KEEPS_LEASES, ConnectionName, RedisRequeue, free_places_of_lost_messages
 
 
 class Channel:
@@ -138,3 +138,71 @@ def test_a_message_that_redis_was_not_told_of_keeps_no_place(how: str) -> None:
     with pytest.raises(ConnectionError):
         getattr(qos, how)("tag")
     assert qos.can_consume()
+
+
+class RefusedError(Exception):
+    """What Redis answers to a command that it does not take."""
+
+
+class Waiting(Channel):
+    """A channel whose connection notes what it is asked."""
+
+    ResponseError = RefusedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[str, ...]] = []
+        self.refuses = False
+        self.client = SimpleNamespace(connection=self)
+        self._sock = object()
+
+    def send_command(self, *words: str) -> None:
+        """Take a command."""
+        self.sent.append(words)
+
+    def read_response(self) -> None:
+        """Answer it."""
+        if self.refuses:
+            raise RefusedError("NOPERM")
+
+    def is_named_by(self, name: ConnectionName) -> bool:
+        """Begin with this channel; whether its connections are named."""
+        name.keep(SimpleNamespace(task_consumer=SimpleNamespace(channel=self)))
+        return name.is_kept
+
+
+NAMES = ("CLIENT", "SETNAME", KEEPS_LEASES)
+
+
+def test_each_connection_is_named_before_it_takes_messages() -> None:
+    name, channel = ConnectionName(), Waiting()
+    assert channel.is_named_by(name)
+    channel._brpop_start()
+    channel._brpop_start()
+    assert (channel.sent, channel.waits) == ([NAMES], 2)
+    channel._sock = object()  # kombu connects again by itself
+    channel._brpop_start()
+    assert (channel.sent, channel.waits) == ([NAMES, NAMES], 3)
+    another = Waiting()
+    assert another.is_named_by(name)
+    another._brpop_start()
+    assert another.sent == [NAMES], "after a lost connection Celery makes another channel"
+
+
+def test_where_redis_takes_no_name_the_worker_says_so_and_goes_on() -> None:
+    name, channel = ConnectionName(), Waiting()
+    channel.refuses = True
+    assert channel.is_named_by(name)
+    channel._brpop_start()
+    channel._brpop_start()
+    assert (name.is_kept, channel.sent, channel.waits) == (False, [NAMES], 2)
+
+
+def test_the_name_that_a_shop_gives_and_other_brokers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, channel = ConnectionName(), Waiting()
+    monkeypatch.setattr(channel, "client_name", "shop", raising=False)
+    assert not channel.is_named_by(name)
+    channel._brpop_start()
+    assert (channel.sent, channel.waits) == ([], 1)
+    name.keep(SimpleNamespace(task_consumer=SimpleNamespace(channel=SimpleNamespace())))
+    assert not name.is_kept
