@@ -5,7 +5,7 @@ Independent of the code under test on purpose: neither this nor the rules import
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -125,6 +125,9 @@ class History(NamedTuple):
     doubts: Sequence[Doubt] = ()
     child_kills: Sequence[Kill] = ()
     """Of a single child each, by its main process."""
+    withheld: Collection[str] = ()
+    """Runs of which a beat told that it sent no copy, since somebody without leases may have the
+    message."""
 
 
 def by_job(history: History) -> Mapping[str, list[Body]]:

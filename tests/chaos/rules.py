@@ -136,8 +136,9 @@ def no_body_outlives_its_lease(history: History) -> Iterable[str]:
 def others_carry_on(history: History) -> Iterable[str]:
     """G6: after a kill a worker's runs are taken over in time, and idle jobs begin in time.
 
-    A job is not idle whose message is lost, and may not be published again while somebody who keeps
-    no leases may have it: it goes on when its slot ends as dispatched, at its last deadline.
+    A job is not idle whose message is lost, and of which a beat told that it sends no copy, since
+    somebody who keeps no leases may have it: it goes on when its slot ends as never started, at its
+    last deadline.
     """
     runs = {run.run: run for run in history.runs}
     for kill in history.kills:
@@ -187,14 +188,23 @@ def no_pile_up(history: History) -> Iterable[str]:
                 yield f"{name}: slots {before} and {after} both fired"
 
 
+def have_begun(history: History) -> bool:
+    """Return whether all idle jobs have begun since the last kill.
+
+    Before that nobody can tell how long they stood still.
+    """
+    last = max((kill.at for kill in history.kills), default=-math.inf)
+    return all(bodies[-1].began > last for job, bodies in by_job(history).items() if history.jobs[job].exclusive)
+
+
 def _ends_waiting(job: str, at: float, history: History) -> float:
     """Return when the slot of a job ended whose message nobody took; its deadlines are bounded."""
     started = {body.run for body in history.bodies}
     lost = [
         on_clock(run.finished, history)
         for run in history.runs
-        if (run.job, run.state) == (job, "dispatched") and run.finished is not None and run.run not in started
-        if on_clock(run.slot, history) <= at
+        if (run.job, run.state, run.reason) == (job, "dispatched", "never started") and run.run not in started
+        if run.run in history.withheld and run.finished is not None and on_clock(run.slot, history) <= at
     ]
     return max((end for end in lost if end - at <= history.limits.queued), default=-math.inf)
 

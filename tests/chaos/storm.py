@@ -118,6 +118,12 @@ class Storm:
         """The members that share a queue with the guest."""
         return [number for number, member in enumerate(self._members) if member.shares]
 
+    @property
+    def is_manned(self) -> bool:
+        """Whether each worker takes messages: a busy machine starts one in half a minute."""
+        workers = [self._running[number] for number, each in enumerate(self._members) if each.kind != "beat"]
+        return all(" ready." in worker.log for worker in workers)
+
     def pass_time(self, seconds: float) -> None:
         """Do nothing, but for the repairs that are due."""
         end = time.monotonic() + seconds

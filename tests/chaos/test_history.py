@@ -5,9 +5,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from celery_sqlbeat.beat.evidence import Evidence
 from tests.chaos.history import Freeze, History, Job, Kill, Limits, Run
 from tests.chaos.judge import broken_promises
-from tests.chaos.witnesses import Body, read
+from tests.chaos.rules import have_begun
+from tests.chaos.witnesses import Body, read, withheld
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 CLOCK = 100.0 - NOON.timestamp()  # a slot begins at once
@@ -166,13 +168,19 @@ def test_a_job_that_waits_too_long_after_a_kill_is_found(is_beat: bool, pause: f
 
 
 @pytest.mark.parametrize(
-    ("waited", "pause", "broken"),
-    [(20.0, 3.9, []), (20.0, 7.1, ["G6 fail-over"]), (31.0, 3.9, ["G6 fail-over"])],
+    ("waited", "pause", "told", "reason", "broken"),
+    [
+        (20.0, 3.9, "run-1-1", "never started", []),
+        (20.0, 3.9, "run-0-1", "never started", ["G6 fail-over"]),
+        (20.0, 3.9, "run-1-1", None, ["G6 fail-over"]),
+        (20.0, 7.1, "run-1-1", "never started", ["G6 fail-over"]),
+        (31.0, 3.9, "run-1-1", "never started", ["G6 fail-over"]),
+    ],
 )
-def test_a_job_whose_message_was_lost_goes_on_at_its_last_deadline(
-    waited: float, pause: float, broken: list[str]
+def test_only_a_job_of_whose_message_no_copy_was_safe_may_go_on_at_its_last_deadline(
+    waited: float, pause: float, told: str, reason: str | None, broken: list[str]
 ) -> None:
-    lost = ended(1, waited - 0.5, state="dispatched")
+    lost = ended(1, waited - 0.5, state="dispatched", reason=reason)
     gap = run(2, 0, "skipped", last_slot=slot(40), slots=39)
     late = body(41, began=100.5 + waited + pause, last_seen=100.6 + waited + pause)
     history = History(
@@ -185,8 +193,24 @@ def test_a_job_whose_message_was_lost_goes_on_at_its_last_deadline(
         CLOCK,
         [Kill(99, False, 101.0)],
         Limits(3.0, 6.0, queued=30.0),
+        withheld={told},
     )
     assert sorted({text.partition(":")[0] for text in broken_promises(history)}) == broken
+
+
+def test_a_run_is_withheld_where_a_beat_says_so_for_want_of_evidence() -> None:
+    unsafe = [Evidence.STRANGERS.value, f"{Evidence.STRANGERS.value}, or did at 2026", Evidence.SILENCE.value]
+    lines = [f'text="run run-{at} of job a is not sent again: {reason}"' for at, reason in enumerate(unsafe)]
+    waits = 'text="run run-9 of job a is not sent again: 3 messages wait in it, and it may be one of them"'
+    assert withheld([*lines, waits]) == ["run-0", "run-1", "run-2"]
+
+
+def test_a_storm_goes_on_until_it_is_seen_how_long_each_job_stood_still() -> None:
+    history = History(BODIES, RUNS, {"job": JOB}, (), slot(2), 1, CLOCK)
+    assert have_begun(history)
+    assert have_begun(history._replace(kills=[Kill(99, False, 101.9)]))
+    assert not have_begun(history._replace(kills=[Kill(99, False, 101.9), Kill(98, True, 102.1)]))
+    assert have_begun(history._replace(kills=[Kill(98, True, 102.1)], jobs={"job": Job(1.0, False, 1)}))
 
 
 def test_runs_that_may_overlap_do() -> None:

@@ -22,7 +22,7 @@ from tests.chaos.history import History, Limits
 from tests.chaos.kinds import LEASE
 from tests.chaos.mischief import Hangs, Rebirths
 from tests.chaos.premises import premises
-from tests.chaos.rules import one_outcome_for_each_slot
+from tests.chaos.rules import have_begun, one_outcome_for_each_slot
 from tests.chaos.storm import Member, Mischief, Storm
 from tests.support.beats import Beat, Shop, wait_for
 from tests.support.brokers import Place, Wire
@@ -38,7 +38,9 @@ AFTERMATH = 180.0  # seconds; everything is well again, and what is due must get
 WATCHED = 15.0  # seconds without another fault after each kill that is timed
 TOGETHER = 24.0  # seconds in which a plain worker shares a queue, and nothing else goes wrong
 LIMITS = Limits(dispatch=3.0 + 5.0, lease=LEASE + 5.0, queued=15 * LEASE)  # a busy machine needs more
-BEATS, POOLS = 3, {"prefork": 4, "threads": 6, "gevent": 10}
+# The bodies of all jobs take about 20 slots. Whoever is killed, the others have room for what it
+# ran: how long a copy then waits for a slot says nothing of the fail-over.
+BEATS, POOLS = 3, {"prefork": 4, "threads": 16, "gevent": 20}
 SHARING = "threads"  # the pool of the worker that shares a queue with a plain one
 LATE = {"prefork": 2, "threads": 3}  # workers of the queue that nobody has consumed until they come
 BROKERS = {"redis": private_redis, "rabbitmq": private_rabbitmq}
@@ -59,9 +61,18 @@ class Report(NamedTuple):
 
 
 def run(
-    seconds: float, database: str, broker: str, seed: int, folder: Path, tell: Callable[[str], None] = print
+    seconds: float,
+    database: str,
+    broker: str,
+    seed: int,
+    folder: Path,
+    tell: Callable[[str], None] = print,
+    is_timed: bool = True,
 ) -> Report:
-    """Let a storm rage for so long; returns what it did, and which promises were broken."""
+    """Let a storm rage for so long; returns what it did, and which promises were broken.
+
+    Afterwards, if `is_timed`, play what takes minutes of calm, and time fail-overs.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(premises())
         servers: dict[str, PrivateServer] = {broker: stack.enter_context(BROKERS[broker]())}
@@ -99,8 +110,11 @@ def run(
         storm.rage(seconds, tell)
         scene = Scene(shop, storm, hangs, rebirths)
         scene.settle(shop.now())
-        _play_what_needs_calm(scene, ends, tell)
-        for kind in ("worker", "beat"):
+        _serve_backlog(scene, ends)
+        if is_timed:
+            _play_what_needs_calm(scene, tell)
+        for kind in ("worker", "beat") if is_timed else ():
+            wait_for(lambda: storm.is_manned, AFTERMATH, shop.logs)
             time.sleep(WATCHED)  # a beat that was just born takes no leases yet
             storm.kill_one(kind, tell)
             time.sleep(WATCHED)
@@ -115,12 +129,15 @@ def run(
         return Report(seed, storm.faults, len(seen.bodies), states, cases, broken, folder)
 
 
-def _play_what_needs_calm(scene: "Scene", ends: Mapping[str, str], tell: Callable[[str], None]) -> None:
-    """Serve the backlog, let a plain worker share a queue, and time the stop of a frozen child."""
-    tell("all is well: workers come to the backlog, and a plain one to a shared queue")
+def _serve_backlog(scene: "Scene", ends: Mapping[str, str]) -> None:
     wires = {name: Wire(url) for name, url in ends.items()}
     for pool, slots in LATE.items():
         scene.storm.join(_worker(scene.shop, wires, pool, slots, "late", kinds.BACKLOG))
+
+
+def _play_what_needs_calm(scene: "Scene", tell: Callable[[str], None]) -> None:
+    """Let a plain worker share a queue, and time the stop of a frozen child."""
+    tell("all is well: workers come to the backlog, and a plain one to a shared queue")
     guest = scene.storm.guest
     assert guest is not None
     guest.comes()
@@ -144,7 +161,7 @@ class Scene(NamedTuple):
     rebirths: Rebirths
 
     def settle(self, until: datetime, has_late_workers: bool = False) -> None:
-        """Wait until everything that was due has its outcome.
+        """Wait until everything that was due has its outcome, and until all jobs go on.
 
         What is missing then is found by the rules.
         """
@@ -153,7 +170,7 @@ class Scene(NamedTuple):
             self.storm.calm()  # a child's death may have ended a process just now
             seen = self.history(until)
             missing = list(one_outcome_for_each_slot(seen))
-            if not missing and not (has_late_workers and list(a_backlog_is_not_dropped(seen))):
+            if not missing and not (has_late_workers and list(a_backlog_is_not_dropped(seen))) and have_begun(seen):
                 return
             time.sleep(1.0)
 
@@ -175,6 +192,7 @@ class Scene(NamedTuple):
             self.hangs.found,
             storm.doubts,
             storm.child_kills,
+            {run for beat in self.shop.beats for run in witnesses.withheld(beat.events("noted"))},
         )
 
     def cases(self, seen: History) -> Mapping[str, int]:
@@ -188,6 +206,7 @@ class Scene(NamedTuple):
             "jobs defined again": self.rebirths.count,
             "results not stored": sum(run.reason == "result not stored" for run in seen.runs),
             "children stopped": len(seen.hangs),
+            "copies withheld": len(seen.withheld),
             "backlog": sum(seen.jobs[run.job].is_backlog for run in seen.runs),
         }
 

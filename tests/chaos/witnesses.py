@@ -2,10 +2,15 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 STEP = 0.1  # seconds between two signs of life of a body
+_WITHHELD = re.compile(
+    r"run (\S+) of job .+ is not sent again: "
+    r"(?:somebody consumes it who is not known to keep leases|nobody can say who consumes it)"
+)
 
 
 def write(path: str, line: dict[str, Any]) -> None:
@@ -52,3 +57,11 @@ def read(lines: Iterable[str]) -> list[Body]:
         else:
             bodies[body] = bodies[body]._replace(last_seen=at, ended=what if what != "lives" else None)
     return sorted(bodies.values(), key=lambda body: body.began)
+
+
+def withheld(lines: Iterable[str]) -> list[str]:
+    """Return the runs of which a beat says that no copy is sent, since somebody may have it.
+
+    Not those whose message waits in the queue.
+    """
+    return [run for line in lines for run in _WITHHELD.findall(line)]
