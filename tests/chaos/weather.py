@@ -61,18 +61,9 @@ class Report(NamedTuple):
 
 
 def run(
-    seconds: float,
-    database: str,
-    broker: str,
-    seed: int,
-    folder: Path,
-    tell: Callable[[str], None] = print,
-    is_timed: bool = True,
+    seconds: float, database: str, broker: str, seed: int, folder: Path, tell: Callable[[str], None] = print
 ) -> Report:
-    """Let a storm rage for so long; returns what it did, and which promises were broken.
-
-    Afterwards, if `is_timed`, play what takes minutes of calm, and time fail-overs.
-    """
+    """Let a storm rage for so long; returns what it did, and which promises were broken."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(premises())
         servers: dict[str, PrivateServer] = {broker: stack.enter_context(BROKERS[broker]())}
@@ -111,9 +102,8 @@ def run(
         scene = Scene(shop, storm, hangs, rebirths)
         scene.settle(shop.now())
         _serve_backlog(scene, ends)
-        if is_timed:
-            _play_what_needs_calm(scene, tell)
-        for kind in ("worker", "beat") if is_timed else ():
+        _play_what_needs_calm(scene, tell)
+        for kind in ("worker", "beat"):
             wait_for(lambda: storm.is_manned, AFTERMATH, shop.logs)
             time.sleep(WATCHED)  # a beat that was just born takes no leases yet
             storm.kill_one(kind, tell)
