@@ -83,7 +83,7 @@ def _seconds_of_cycles(store: Store) -> float:
     begun = time.perf_counter()
     while done < JOBS:
         claims = beat.claim(planner, BATCH, 15.0).claims
-        marked = beat.mark_published([(claim, claim.lease_seconds) for claim in claims])()
+        marked = beat.mark_published([(claim, claim.lease_seconds) for claim in claims]).done
         requests = [
             StartRequest(claim.run_id, claim.claim_id, claim.fence, start_id, 0)
             for claim, start_id in zip(claims, ids.claim_ids(len(claims)), strict=True)

@@ -56,7 +56,7 @@ class Shop:
         sent = self._publisher.publish(claims, time.monotonic() + 30)
         assert claims
         assert not sent.failed
-        beat.mark_published([(claim, _QUEUED) for claim in claims])()
+        beat.mark_published([(claim, _QUEUED) for claim in claims])
         return len(claims)
 
     def send(self, count: int, task: str = "shop.report", args: Any = (1,)) -> None:

@@ -16,7 +16,7 @@ from celery_sqlbeat.beat.housekeeping import CleanUp, Housekeeping, LongRunRepor
 from celery_sqlbeat.beat.membership import BeatMembership
 from celery_sqlbeat.beat.other_schedulers import SEEN_SECONDS, OtherSchedulers, tell_left_rows
 from celery_sqlbeat.beat.reclaim import Reclaimer, Replacer
-from celery_sqlbeat.beat.recording import PublishRecorder
+from celery_sqlbeat.beat.recording import Answer, PublishRecorder
 from celery_sqlbeat.beat.republish_evidence import AskConsumers, RepublishEvidence
 from celery_sqlbeat.beat.withheld import UnknownTasks
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
@@ -64,11 +64,13 @@ def build_beat(
     stock_file: str | None = None,
     recall: Callable[[Sequence[str]], None] = lambda _: None,
     in_thread: Callable[[Callable[[], None]], object] | None = None,
+    begin_record: Callable[[Answer], Answer] | None = None,
 ) -> BeatParts:
     """Put a beat together, once the tables are there and say what the code says.
 
     `stock_file`: stock beat's file, where it is kept true. `ask_consumers`: asks who consumes
     queues; None asks nobody. `in_thread`: begins a thread; None takes those of the machine.
+    `begin_record`: begins to record a batch while the next one is sent.
     """
     clock, rnd, poll = machine.clock, machine.random, settings.poll_interval
     _find_tables(settings, store, publisher)
@@ -126,6 +128,7 @@ def build_beat(
         rnd,
         Backoff(settings.retry_base, settings.retry_factor, settings.retry_max),
         evidence,
+        begin_record,
     )
     dispatcher = Dispatcher(
         beat_store,

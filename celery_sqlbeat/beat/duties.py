@@ -7,10 +7,14 @@ due job.
 import math
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeVar
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.errors import TransientError
+
+T = TypeVar("T")
 
 _FIRST_SILENCE, _LONGEST_SILENCE = 0.5, 60.0  # seconds
 _LEAST_PERIOD = 1.0  # seconds between two runs of a hastened duty: reasons to hasten come in bursts
@@ -157,6 +161,20 @@ class Duties:
         for duty in self._hastened:
             duty.hasten()
         self.wake()
+
+
+def in_thread(work: Callable[[], T]) -> Callable[[], T]:
+    """Begin some work in a thread; what is returned waits for its outcome."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="sqlbeat-recording", daemon=True).start()
+    return outcome.result
 
 
 class Background:

@@ -5,6 +5,7 @@ A locked row holds up no other: its claim is recorded later, by itself.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,43 +18,41 @@ from celery_sqlbeat.model import Claim
 from celery_sqlbeat.model.lifecycle import LEFT_TO_OTHERS, Backoff, Ending, after_refusal
 from celery_sqlbeat.publish.publisher import Published, Refused
 from celery_sqlbeat.publish.sender import Sent
-from celery_sqlbeat.store.beat_protocol import Answer, BeatStore
+from celery_sqlbeat.store.beat_protocol import BeatStore, Recorded
 
 _RECORD = "record what was published"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries at a locked row
 _TRIES_TO_WARN = 3  # before that another beat or a worker may just have been writing there
 _MOST_PENDING = 1000  # claims published and not recorded; beyond that nothing more is claimed
 
-_Record = Callable[[Sequence[Claim]], Answer]
-"""Begins a statement about some claims; its answer has the runs that it has written."""
+Answer = Callable[[], Recorded]
+"""Waits for the outcome of a statement. Called once."""
+_Work = Callable[[Sequence[Claim]], Recorded]
+_Tell = Callable[[Sequence[Claim], set[str]], None]
 
 
+@dataclass(kw_only=True)
 class PendingRecord:
-    """One statement about claims of a batch, which may be sent before its answer is awaited."""
+    """One statement about claims of a batch, which may begin before its outcome is awaited."""
 
-    def __init__(self, claims: Sequence[Claim], record: _Record, until: float) -> None:
-        """Send nothing yet. `until`: when the dispatch timeout of the claims ends."""
-        self.claims = claims
-        self.until = until
-        self.tries = 0
-        self.not_before = 0.0
-        self._record = record
-        self._answer: Answer | None = None
+    claims: Sequence[Claim]
+    work: _Work
+    tell: _Tell
+    """Tells of the claims, and which of them were written, in the beat's own thread."""
+    until: float
+    """When the dispatch timeout of the claims ends."""
+    tries: int = 0
+    not_before: float = 0.0
+    begun: Answer | None = None
 
-    def begin(self) -> None:
-        """Send the statement."""
-        self._answer = self._record(self.claims)
-
-    def answer(self) -> set[str]:
-        """Return the answer once it is there. After an error the next call sends it again."""
-        answer, self._answer = self._answer or self._record(self.claims), None
-        return answer()
+    def outcome(self) -> Recorded:
+        """Wait for the outcome. After an error the next call makes the statement again."""
+        begun, self.begun = self.begun, None
+        return self.work(self.claims) if begun is None else begun()
 
     def again(self, claims: Sequence[Claim], not_before: float) -> "PendingRecord":
-        """Return the same statement for some of the claims, not to be sent before an instant."""
-        pending = PendingRecord(claims, self._record, self.until)
-        pending.tries, pending.not_before = self.tries + 1, not_before
-        return pending
+        """Return the same statement for some of the claims, not to be made before an instant."""
+        return replace(self, claims=claims, tries=self.tries + 1, not_before=not_before, begun=None)
 
 
 class PublishRecorder:
@@ -67,7 +66,9 @@ class PublishRecorder:
         rnd: Callable[[], float] = environment.chance,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is a tuple
         evidence: RepublishEvidence | None = None,
+        begin: Callable[[Answer], Answer] | None = None,
     ) -> None:
+        """`begin`: begins a statement in a thread; None makes it when its outcome is awaited."""
         self.pending: deque[PendingRecord] = deque()
         self._store = store
         self._membership = membership
@@ -75,6 +76,7 @@ class PublishRecorder:
         self._random = rnd
         self._backoff = backoff
         self._evidence = evidence
+        self._begin = begin
         self._failures = PublishFailures(clock)
         membership.tell(KEY, self._failures.told)
         self._unleased: set[str | None] = set()
@@ -97,11 +99,10 @@ class PublishRecorder:
         `until`: when the dispatch timeout of its claims ends.
         """
         is_first = all(record.tries for record in self.pending)
-        records = [PendingRecord(claims, record, until) for claims, record in self._records(published) if claims]
-        self.pending.extend(records)
-        if is_first:
-            for record in records:
-                record.begin()
+        for claims, work, tell in self._records(published):
+            if claims:
+                begun = self._begin(partial(work, claims)) if is_first and self._begin is not None else None
+                self.pending.append(PendingRecord(claims=claims, work=work, tell=tell, until=until, begun=begun))
         if self._failures.jobs:
             for sent in published.confirmed:
                 self._failures.over(sent.claim)
@@ -140,19 +141,18 @@ class PublishRecorder:
     def _recorded(self, record: PendingRecord) -> list[PendingRecord]:
         """Record one statement's claims; return what is left for later."""
         try:
-            done = record.answer()
-            missed = [claim for claim in record.claims if claim.run_id not in done]
-            left = self._store.unmarked(missed) if missed else set()
+            done, busy = record.outcome()
         except DatabaseUnavailable:
             raise
         except Exception as error:
             return self._failed(record, error)
-        for claim in missed:
-            if claim.run_id not in left:
+        record.tell(record.claims, done)
+        for claim in record.claims:
+            if claim.run_id not in done and claim.run_id not in busy:
                 events.claim_lost(job_name=claim.job_name, run_id=claim.run_id, fence=claim.fence)
-        if not left:
+        locked = [claim for claim in record.claims if claim.run_id in busy]
+        if not locked:
             return []
-        locked = [claim for claim in missed if claim.run_id in left]
         if record.tries == _TRIES_TO_WARN:
             events.step_failed(step=_RECORD, subject=_names(locked), error="its row is locked by another program")
         return [record.again(locked, self._clock() + self._pause(record))]
@@ -175,30 +175,27 @@ class PublishRecorder:
     def _pause(self, record: PendingRecord) -> float:
         return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(record.tries, 10)) * (0.5 + 0.5 * self._random())
 
-    def _records(self, published: Published) -> Iterator[tuple[Sequence[Claim], _Record]]:
+    def _records(self, published: Published) -> Iterator[tuple[Sequence[Claim], _Work, _Tell]]:
         """Yield the statements about a batch in order, each with its claims, which may be none."""
+        store = self._store
         yield from self._confirmed(published.confirmed)
         for reason, claims in _grouped(published.declined).items():
-            yield claims, partial(_later, partial(self._cancel, reason))
+            yield claims, partial(store.cancel, reason=reason), partial(_tell_cancelled, reason)
         if published.refused:
             yield self._refused(published.refused)
         for (reason, longest), claims in _grouped(
             [(claim, (reason, self._failures.pause(claim))) for claim, reason in published.failed]
         ).items():
             seconds = longest * (0.5 + 0.5 * self._random())
-            yield claims, partial(_later, partial(self._give_back, reason, seconds))
+            release = partial(store.release_claims, reason=reason, seconds=seconds)
+            yield claims, release, partial(self._tell_released, reason, seconds)
 
-    def _confirmed(self, confirmed: Sequence[Sent]) -> Iterator[tuple[Sequence[Claim], _Record]]:
+    def _confirmed(self, confirmed: Sequence[Sent]) -> Iterator[tuple[Sequence[Claim], _Work, _Tell]]:
         store = self._store
         check_ins = {sent.claim.run_id: sent.check_in for sent in confirmed if sent.check_in is not None}
         if check_ins:
             noted = [sent.claim for sent in confirmed if sent.check_in is not None]
-            yield (
-                noted,
-                partial(
-                    _later, lambda claims: store.note_check_ins([(claim, check_ins[claim.run_id]) for claim in claims])
-                ),
-            )
+            yield noted, lambda claims: store.note_check_ins([(c, check_ins[c.run_id]) for c in claims]), _tell_nothing
         queued: dict[str, float] = {}
         leased, forgotten, left_to_others = list[Claim](), list[Claim](), list[Claim]()
         queues: set[str | None] = set()
@@ -222,21 +219,19 @@ class PublishRecorder:
             events.messages_published(messages=len(published), job_names=published)
         if dispatched:
             events.runs_dispatched(runs=len(dispatched), job_names=dispatched)
-        yield forgotten, store.mark_dispatched
-        yield left_to_others, partial(store.mark_dispatched, reason=LEFT_TO_OTHERS)
-        yield leased, lambda claims: store.mark_published([(claim, queued[claim.run_id]) for claim in claims])
+        yield forgotten, store.mark_dispatched, _tell_nothing
+        yield left_to_others, partial(store.mark_dispatched, reason=LEFT_TO_OTHERS), _tell_nothing
+        yield leased, lambda claims: store.mark_published([(c, queued[c.run_id]) for c in claims]), _tell_nothing
 
-    def _give_back(self, reason: str, seconds: float, claims: Sequence[Claim]) -> set[str]:
-        given = self._store.release_claims(claims, reason, seconds)
+    def _tell_released(self, reason: str, seconds: float, claims: Sequence[Claim], done: set[str]) -> None:
         for claim in claims:
-            if claim.run_id in given:
+            if claim.run_id in done:
                 self._failures.came(claim, reason)
                 publish_failed(claim, reason, "broker", seconds)
-        if given:
-            events.claims_released(claims=len(given), reason=reason, retry_seconds=seconds)
-        return given
+        if done:
+            events.claims_released(claims=len(done), reason=reason, retry_seconds=seconds)
 
-    def _refused(self, refused: Sequence[Refused]) -> tuple[Sequence[Claim], _Record]:
+    def _refused(self, refused: Sequence[Refused]) -> tuple[Sequence[Claim], _Work, _Tell]:
         """Fail slots whose message cannot be made: they retry, and in the end are dead letters."""
         endings = {
             claim.run_id: after_refusal(
@@ -244,13 +239,16 @@ class PublishRecorder:
             )
             for claim, error, trace in refused
         }
-        return [refusal.claim for refusal in refused], partial(_later, partial(self._fail, endings))
+        return (
+            [refusal.claim for refusal in refused],
+            lambda claims: self._store.fail([(claim, endings[claim.run_id]) for claim in claims]),
+            partial(self._tell_refused, endings),
+        )
 
-    def _fail(self, endings: Mapping[str, Ending], claims: Sequence[Claim]) -> set[str]:
-        failed = self._store.fail([(claim, endings[claim.run_id]) for claim in claims])
+    def _tell_refused(self, endings: Mapping[str, Ending], claims: Sequence[Claim], done: set[str]) -> None:
         for claim in claims:
             ending = endings[claim.run_id]
-            if claim.run_id in failed:
+            if claim.run_id in done:
                 self._failures.came(claim, ending.error or "")
                 publish_failed(claim, ending.error or "", "message", ending.retry_seconds)
                 if ending.retry_seconds is None:
@@ -261,16 +259,6 @@ class PublishRecorder:
                         attempt=claim.slot.attempt,
                         reason=ending.error,
                     )
-        return failed
-
-    def _cancel(self, reason: str, claims: Sequence[Claim]) -> set[str]:
-        """Cancel what the shop's own code declined to send; as in stock beat, the job goes on."""
-        ended = self._store.cancel(claims, reason)
-        for claim in claims:
-            if claim.run_id in ended:
-                events.step_failed(step="publish", subject=claim.job_name, error=reason)
-                events.run_cancelled(job_name=claim.job_name, run_id=claim.run_id, reason=reason)
-        return ended
 
     def _warn_unleased(self, queue: str | None) -> None:
         if queue not in self._unleased:
@@ -278,9 +266,16 @@ class PublishRecorder:
             events.worker_unleased(queue=queue)
 
 
-def _later(work: Callable[[Sequence[Claim]], set[str]], claims: Sequence[Claim]) -> Answer:
-    """Return a statement that is sent when its answer is awaited."""
-    return lambda: work(claims)
+def _tell_cancelled(reason: str, claims: Sequence[Claim], done: set[str]) -> None:
+    """Tell what the shop's own code declined to send; as in stock beat, the job goes on."""
+    for claim in claims:
+        if claim.run_id in done:
+            events.step_failed(step="publish", subject=claim.job_name, error=reason)
+            events.run_cancelled(job_name=claim.job_name, run_id=claim.run_id, reason=reason)
+
+
+def _tell_nothing(claims: Sequence[Claim], done: set[str]) -> None:
+    """Tell nothing: the batch was told of as it was confirmed."""
 
 
 def _grouped(claims: Sequence[tuple[Claim, Any]]) -> dict[Any, list[Claim]]:

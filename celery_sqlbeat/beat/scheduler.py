@@ -11,7 +11,7 @@ import celery.beat
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.beat.build import BeatParts, build_beat
-from celery_sqlbeat.beat.duties import Background, LogThrottle
+from celery_sqlbeat.beat.duties import Background, LogThrottle, in_thread
 from celery_sqlbeat.beat_schedule.entries import entry_of
 from celery_sqlbeat.beat_schedule.shelve_file import is_there, runs_in_code, runs_in_file
 from celery_sqlbeat.celery_bridge import guard
@@ -178,6 +178,8 @@ class Scheduler(celery.beat.Scheduler):
             partial(ask_consumers, self.app, seconds=_ROLL_SECONDS),
             stock_file=filename if is_wanted else None,
             recall=RecallRequest(self.app),
+            # The one writer of a file gains nothing by a second connection.
+            begin_record=None if self.settings.database_url.database == "sqlite" else in_thread,
         )
 
     @property

@@ -184,7 +184,7 @@ class UnknownTasks:
     def _release(self, claims: Sequence[Claim], longest: float) -> None:
         if not claims:
             return
-        given = self._store.release_claims(claims, UNKNOWN_TASK, longest * (0.8 + 0.2 * self._random()))
+        given = self._store.release_claims(claims, UNKNOWN_TASK, longest * (0.8 + 0.2 * self._random())).done
         for claim in claims:
             queue = self._queue_of(claim)
             if claim.run_id in given and (queue, claim.task_name) not in self._warned_unknown:
@@ -192,7 +192,7 @@ class UnknownTasks:
                 self._tell(claim, f"none does: its slots wait for one, each for at most {self._timeout:g} s")
 
     def _skip(self, claims: Sequence[Claim]) -> None:
-        skipped = self._store.skip(claims, UNKNOWN_TASK) if claims else set()
+        skipped = self._store.skip(claims, UNKNOWN_TASK).done if claims else set()
         for claim in claims:
             self._seen.pop(claim.run_id, None)
             if claim.run_id in skipped:

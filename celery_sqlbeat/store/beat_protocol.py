@@ -65,11 +65,6 @@ class NextDeadlines(NamedTuple):
 Parallel = Callable[[str], int]
 """How many runs of a job, by its id, go on beside each other."""
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt], Parallel], Plan]
-Answer = Callable[[], set[str]]
-"""Wait for a statement that was sent, and return the ids of the runs that it changed.
-
-Called once.
-"""
 CodePlans = Callable[[datetime, Sequence[CodeRow], Beside], CodeChanges]
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
@@ -90,6 +85,17 @@ class Claimed(NamedTuple):
     def jobs_read(self) -> int:
         """How many jobs were read."""
         return len(self.names)
+
+
+class Recorded(NamedTuple):
+    """The outcome of recording what became of claims, as run ids.
+
+    Those in neither set were started by a worker or lost meanwhile.
+    """
+
+    done: set[str]
+    busy: set[str]
+    """Claims that the beat still holds: somebody keeps their rows locked, or they are refused."""
 
 
 class WriteResult(NamedTuple):
@@ -145,33 +151,29 @@ class BeatStore(Protocol):
     def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
         """Claim a batch of due jobs; `plan` decides about each row between read and write."""
 
-    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
-        """Begin to record what the broker confirmed, with the seconds that each may stay queued.
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Recorded:
+        """Record what the broker confirmed, with the seconds that each may stay queued.
 
-        Those that the answer lacks were started or lost meanwhile, and neither is moved backwards;
-        or somebody keeps their rows locked, which `unmarked` tells. So it is with all that records
-        a claim or takes a lease.
+        No claim that was started or lost meanwhile is moved backwards, and no statement waits for a
+        locked row. So it is with all that records a claim or takes a lease.
         """
 
-    def unmarked(self, claims: Iterable[Claim]) -> set[str]:
-        """Return the run ids of claims that a mark missed and that this beat still holds."""
+    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Recorded:
+        """Record slots that were fired and forgotten: their jobs go on at once."""
 
-    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Answer:
-        """Begin to record slots that were fired and forgotten: their jobs go on at once."""
-
-    def release_claims(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
+    def release_claims(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> Recorded:
         """Give back what was not published for certain, unless a worker has started it meanwhile.
 
         It is due again after so many seconds.
         """
 
-    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
+    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> Recorded:
         """End attempts whose message cannot be made: another one follows, or the dead letters."""
 
-    def skip(self, claims: Iterable[Claim], reason: str) -> set[str]:
+    def skip(self, claims: Iterable[Claim], reason: str) -> Recorded:
         """End slots that are not to run any more: their jobs go on at once."""
 
-    def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
+    def cancel(self, claims: Iterable[Claim], reason: str) -> Recorded:
         """End slots that somebody chose not to send: their jobs go on at once."""
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
@@ -196,8 +198,8 @@ class BeatStore(Protocol):
     def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
         """Let runs hold their jobs until another slot comes; None: until they end."""
 
-    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> set[str]:
-        """Keep the check-ins that a monitor opened for these slots; return the run ids kept."""
+    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> Recorded:
+        """Keep the check-ins that a monitor opened for these slots."""
 
     def check_ins(self, run_ids: Iterable[str]) -> dict[str, str]:
         """Return what monitors have opened for the slots of these runs, by run id."""

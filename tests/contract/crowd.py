@@ -73,9 +73,8 @@ def claim_all(name: str) -> list[StartRequest]:
     while claims := beat.claim(planner, BATCH, 15.0).claims:
         left = claims
         while left:  # another beat's claim may look at the rows at this moment; then they are passed by
-            beat.mark_published([(claim, 120.0) for claim in left])()
-            unmarked = beat.unmarked(left)
-            left = [claim for claim in left if claim.run_id in unmarked]
+            busy = beat.mark_published([(claim, 120.0) for claim in left]).busy
+            left = [claim for claim in left if claim.run_id in busy]
         found += [StartRequest(claim.run_id, claim.claim_id, claim.fence, "", 0) for claim in claims]
     store.close()
     return found

@@ -124,9 +124,9 @@ ANY: dict[str, Operation] = {
     "unlock": lambda case, me: me.by_hand("UPDATE Jobs SET LockedBy = NULL WHERE Id = $1", case.job.job_id),
 }
 CLAIMED: dict[str, Operation] = {
-    "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)])(),
-    "mark_dispatched": lambda case, me: me.beat.mark_dispatched([_claimed(case)])(),
-    "release_claims": lambda case, me: me.beat.release_claims([_claimed(case)], "no broker"),
+    "mark_published": lambda case, me: me.beat.mark_published([(_claimed(case), 120.0)]).done,
+    "mark_dispatched": lambda case, me: me.beat.mark_dispatched([_claimed(case)]).done,
+    "release_claims": lambda case, me: me.beat.release_claims([_claimed(case)], "no broker").done,
     "start": start,
     "start_and_finish": start_and_finish,
 }
@@ -203,7 +203,7 @@ def retry_due(world: World) -> Case:
 
 def dispatched(world: World) -> Case:
     case = claimed(world)
-    world.beat.mark_dispatched([_claimed(case)])()
+    world.beat.mark_dispatched([_claimed(case)])
     world.later(61)
     return case
 

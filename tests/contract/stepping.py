@@ -31,7 +31,6 @@ class Side:
         self.name = dialect.name
         self.errors = dialect.errors
         self.single_statements_commit = True
-        self.answers_later = False  # a thread is stopped before each statement, and at no other place
         self.at_once = dialect.at_once
         self.sessions_survive_fork = dialect.sessions_survive_fork
         self.is_spent, self.classify, self.explain = dialect.is_spent, dialect.classify, dialect.explain

@@ -185,7 +185,7 @@ def overlapping(world: World, name: str) -> StartedRun:
     claim = world.claim_one()
     run = world.start(claim)
     assert run is not None
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     assert world.job(name)["lockedby"] is None
     return run
 
@@ -372,7 +372,7 @@ def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
     assert world.admin.add_jobs([]) == set()
     assert world.admin.replay([]) == set()
     assert world.admin.purge_dead([]) == (set(), {})
-    assert world.beat.mark_published([])() == set()
+    assert world.beat.mark_published([]).done == set()
     assert world.worker.start([]) == {}
     assert world.worker.extend([]).lost == set()
     assert world.worker.finish([]) == set()

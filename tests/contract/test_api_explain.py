@@ -152,7 +152,7 @@ def test_an_extra_slot_that_waits_is_named(beat: Handle, world: World) -> None:
 def test_a_run_that_overlaps_others_is_named(beat: Handle, world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     assert world.start(claim) is not None
     assert f"run {claim.run_id} goes on beside it on worker-1" in now(beat, name)
     assert last(beat, name) == "runs on worker-1"
@@ -196,7 +196,7 @@ def test_a_slot_that_was_late_says_by_how_much(beat: Handle, world: World) -> No
 
 def test_a_slot_without_a_lease_says_so(beat: Handle, world: World) -> None:
     name = world.add(Policies=OVERLAP)
-    world.beat.mark_dispatched([world.claim_one()])()
+    world.beat.mark_dispatched([world.claim_one()])
     told = "sent without a lease; what became of it nobody recorded, since no worker of this store has begun it so far"
     assert last(beat, name) == told
 

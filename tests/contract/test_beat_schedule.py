@@ -616,7 +616,7 @@ def test_the_last_run_that_an_entry_says_itself_decides_its_first_slot_alone(wor
     claims = world.claim().claims
     assert {claim.job_name for claim in claims} == {"late", "daily"}
     for claim in claims:
-        world.beat.mark_dispatched([claim])()
+        world.beat.mark_dispatched([claim])
     before = {name: world.instant(name, "nextruntime") for name in entries}
     world.later(1)
     beat.release = "v2"  # the next deployment says the same

@@ -229,7 +229,7 @@ class Shop:
         planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
         claims = self.store.for_beat("beat-1").claim(planner, 10, 15.0).claims
         (claim,) = (claim for claim in claims if claim.job_name == name)
-        self.store.for_beat("beat-1").mark_published([(claim, 120.0)])()
+        self.store.for_beat("beat-1").mark_published([(claim, 120.0)])
         request = StartRequest(claim.run_id, claim.claim_id, claim.fence, ids.random_id(), 0)
         return self.store.for_worker("worker-1").start([request])[claim.run_id]
 

@@ -13,6 +13,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +25,7 @@ from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, StoreError,
 from celery_sqlbeat.model import Node, Quarantine, Repair
 from celery_sqlbeat.model.lifecycle import Ending, after_success, released
 from celery_sqlbeat.store import Store, dialect_for
+from celery_sqlbeat.store.beat_protocol import Recorded
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import Breaker
 from celery_sqlbeat.store.sql.session import Dialect
@@ -47,8 +50,8 @@ class Cut:
     def __init__(self, inner: Dialect) -> None:
         self._inner = cast(Any, inner)
         self.name, self.errors = inner.name, inner.errors
-        self.single_statements_commit, self.answers_later = inner.single_statements_commit, inner.answers_later
-        self.at_once, self.sessions_survive_fork = inner.at_once, inner.sessions_survive_fork
+        self.single_statements_commit, self.at_once = inner.single_statements_commit, inner.at_once
+        self.sessions_survive_fork = inner.sessions_survive_fork
         self.is_spent, self.classify, self.explain = inner.is_spent, inner.classify, inner.explain
         self.armed: str | None = None
 
@@ -81,12 +84,6 @@ class CutSession:
         if self._in_transaction or name.startswith("read"):
             return self._inner.fetch(name, rows, **scalars)
         return self._cut(lambda: self._inner.fetch(name, rows, **scalars))
-
-    def ask(self, name: str, rows: Any = None, /, **scalars: Any) -> Callable[[], Any]:
-        if self._dialect.armed == "before it happened":
-            return lambda: self._cut(lambda: None)
-        answer = self._inner.ask(name, rows, **scalars)
-        return lambda: self._cut(answer)
 
     def commit(self) -> None:
         self._cut(self._inner.commit)
@@ -171,7 +168,7 @@ def test_a_commit_without_an_answer_is_settled_for_every_step_of_a_fire(world: W
     assert world.job(name)["fence"] == claim.fence == 1
 
     dialect.armed = when
-    assert beat.mark_published([(claim, 120.0)])() == {claim.run_id}
+    assert beat.mark_published([(claim, 120.0)]).done == {claim.run_id}
 
     dialect.armed = when
     run = worker.start([world.request(claim)])[claim.run_id]
@@ -235,8 +232,8 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
     beat = store.for_beat("beat-1")
     (claim,) = world.claim(beat).claims
     dialect.armed = when
-    done = beat.release_claims([claim], "no broker") if step == "release_claims" else beat.mark_dispatched([claim])()
-    assert done == {claim.run_id}
+    record = partial(beat.release_claims, reason="no broker") if step == "release_claims" else beat.mark_dispatched
+    assert record([claim]) == Recorded({claim.run_id}, set())
     assert world.states(name) == ["scheduled" if step == "release_claims" else "dispatched"]
     assert world.job(name)["fence"] == 2
     store.close()
@@ -275,31 +272,21 @@ def asking(world: World) -> list[int]:
 
 
 @on_postgresql
-def test_a_mark_is_made_before_anybody_waits_for_its_answer(world: World) -> None:
-    name = world.add()
-    (claim,) = world.claim().claims
-    answer = world.beat.mark_dispatched([claim])
-    until(lambda: world.states(name) == ["dispatched"])
-    assert world.claim().claims == []  # by another session
-    assert answer() == {claim.run_id}
-    assert world.job(name)["fence"] == 2
-
-
-@on_postgresql
 def test_a_mark_whose_session_is_cut_while_it_waits_is_made_again(world: World, place: Place) -> None:
     name = world.add()
     (claim,) = world.claim().claims
     holder = cast(Any, place.dialect()).connect()
     holder.begin()
     holder.script("LOCK TABLE JobRuns IN SHARE MODE")  # a row that is locked would be passed by
-    answer = world.beat.mark_dispatched([claim])
-    until(lambda: bool(asking(world)))
-    for backend in asking(world):
-        cut(world, backend)
-    until(lambda: not asking(world))
-    holder.rollback()
-    holder.close()
-    assert answer() == {claim.run_id}
+    with ThreadPoolExecutor() as threads:
+        recorded = threads.submit(world.beat.mark_dispatched, [claim])
+        until(lambda: bool(asking(world)))
+        for backend in asking(world):
+            cut(world, backend)
+        until(lambda: not asking(world))
+        holder.rollback()
+        holder.close()
+        assert recorded.result().done == {claim.run_id}
     assert (world.states(name), world.job(name)["fence"]) == (["dispatched"], 2)
 
 
@@ -316,25 +303,24 @@ def test_what_a_beat_records_passes_by_a_row_that_is_locked(world: World, place:
         left = set()  # this one writes only to the job
     holder = run_lease(place, locked, table)
 
-    def act() -> set[str]:
+    def act() -> Recorded:
         if step == "release_claims" or step == "cancel":
-            found: set[str] = getattr(world.beat, step)(claims, "for a reason")
-            return found
+            recorded: Recorded = getattr(world.beat, step)(claims, "for a reason")
+            return recorded
         if step == "mark_published":
-            return world.beat.mark_published([(claim, 120.0) for claim in claims])()
+            return world.beat.mark_published([(claim, 120.0) for claim in claims])
         if step == "reclaim":
-            return world.beat.reclaim([(lease, released("not published in time")) for lease in world.beat.ended(10)])
-        return world.beat.mark_dispatched(claims)()
+            ended = [(lease, released("not published in time")) for lease in world.beat.ended(10)]
+            return Recorded(world.beat.reclaim(ended), left)
+        return world.beat.mark_dispatched(claims)
 
     began = time.monotonic()
-    assert act() == {claim.run_id for claim in claims} - left
+    assert act() == Recorded({claim.run_id for claim in claims} - left, left)
     assert time.monotonic() - began < 1.0
-    assert world.beat.unmarked(claims) == left
     holder.rollback()
     holder.close()
-    claims = [claim for claim in claims if claim.run_id in left]
-    assert not claims or act() == left
-    assert world.beat.unmarked(claims) == set()
+    claims, done, left = [claim for claim in claims if claim.run_id in left], left, set()
+    assert not claims or act() == Recorded(done, left)
 
 
 @on_servers

@@ -16,7 +16,7 @@ def overlapping(world: World) -> StartedRun:
     """Return a running run of a job whose runs may overlap."""
     world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None
     return run
@@ -173,7 +173,7 @@ def test_a_row_that_somebody_keeps_locked_is_neither_lost_nor_in_the_way_of_the_
         world.add(**columns)
         claim = world.claim_one()
         if columns:
-            world.beat.mark_dispatched([claim])()
+            world.beat.mark_dispatched([claim])
         run = world.start(claim)
         assert run is not None
         runs.append(run)
@@ -211,7 +211,7 @@ def unbegun(claim: Claim, celery_retries: int = 0) -> Unbegun:
 def test_the_deadline_of_a_message_that_waits_in_a_worker_moves_on_and_never_back(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
-    world.beat.mark_published([(claim, 2 * LEASE)])()
+    world.beat.mark_published([(claim, 2 * LEASE)])
     assert world.worker.postpone([unbegun(claim)]) == {claim.run_id}
     assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=2 * LEASE)
     world.later(1.5 * LEASE)

@@ -257,7 +257,7 @@ def test_overlapping_batches_in_any_order_never_deadlock(world: World, place: Pl
 
     def mark(store: Store, order: random.Random) -> object:
         published = [(claim, 120.0) for claim in order.sample(claims, BATCH)]
-        return store.for_beat("beat-2").mark_published(published)()
+        return store.for_beat("beat-2").mark_published(published).done
 
     def begin(store: Store, order: random.Random) -> object:
         return store.for_worker("worker-2").start([world.request(claim, 1) for claim in order.sample(claims, BATCH)])

@@ -64,6 +64,6 @@ def test_a_fire_that_is_forgotten_writes_half(world: World, written: Callable[[]
     world.add(Policies=OVERLAP)
     written()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     jobs, runs = written()
     assert f"a beat writes {jobs} and {runs}." in PAGE

@@ -74,7 +74,7 @@ def test_the_end_of_a_run_that_a_deletion_waits_for_is_announced(world: World) -
 def test_the_end_of_the_last_overlapping_run_of_a_job_that_goes_is_announced(world: World) -> None:
     name = world.add(Schedule="cron * * * * *", Policies='{"overlap": "allow"}')
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None
     world.admin.delete(name)

@@ -607,14 +607,14 @@ def test_a_retry_is_not_forgotten_over_an_extra_slot_left_behind_by_a_hand(world
 def test_an_overlapping_run_that_fails_is_tried_again_under_the_same_slot(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None and world.finish(run, failed(run))
     assert world.instant(name, "nextruntime") == NOON + MINUTE
     world.later(8)
     again = world.claim_one()
     assert (again.slot.scheduled_for, again.slot.attempt, again.slot.failures) == (NOON, 2, 1)
-    world.beat.mark_dispatched([again])()
+    world.beat.mark_dispatched([again])
     second = world.start(again)
     assert second is not None and world.finish(second)
     world.later(30)
@@ -629,7 +629,7 @@ def test_an_overlapping_run_may_end_before_it_is_marked_dispatched(world: World)
     assert run is not None and world.finish(run)
     assert world.states(name) == ["success"]
     assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
-    assert world.beat.mark_dispatched([claim])() == set()
+    assert world.beat.mark_dispatched([claim]).done == set()
 
 
 @pytest.mark.parametrize("early", [failed, lost])
@@ -639,13 +639,13 @@ def test_an_overlapping_run_may_fail_before_it_is_marked_dispatched(world: World
     claim = world.claim_one()
     run = world.start(claim)
     assert run is not None and world.finish(run, early(run))
-    assert world.beat.mark_dispatched([claim])() == set()
+    assert world.beat.mark_dispatched([claim]).done == set()
     job = world.job(name)
     assert (job["lockedby"], job["retryat"], world.instant(name, "nextruntime")) == (None, None, NOON + MINUTE)
     world.later(8)
     again = world.claim_one()
     assert again.slot.attempt == 2
-    world.beat.mark_dispatched([again])()
+    world.beat.mark_dispatched([again])
     assert world.claim().claims == []
     assert world.states(name) == ["retry", "dispatched"]
 
@@ -665,7 +665,7 @@ def test_a_late_run_that_fails_is_tried_again_beside_the_schedule(world: World) 
     """Its job has moved on, so its next attempt comes through the outbox."""
     name = world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None and world.finish(run, failed(run))
     assert (world.job(name)["retryat"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)

@@ -149,7 +149,7 @@ def test_a_slot_that_waited_for_the_broker_skips_nothing(world: World) -> None:
     world.beat.release_claims([claim], "the broker is away")
     world.later(7)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     assert world.claim_one().slot.scheduled_for == NOON + 6 * SECOND
     assert "success" not in world.states(name)
 
@@ -324,7 +324,7 @@ def test_a_retry_that_waits_makes_no_room_where_an_operator_has_set_the_next_slo
 
 def overlapping(world: World) -> StartedRun:
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None
     return run
@@ -345,7 +345,7 @@ def test_no_more_than_max_parallel_runs_go_on_beside_each_other(world: World) ->
 
 def test_a_message_that_waits_for_a_worker_counts_among_max_parallel(world: World) -> None:
     name = add(world, "allow", max_parallel=1)
-    world.beat.mark_dispatched([world.claim_one()])()
+    world.beat.mark_dispatched([world.claim_one()])
     world.later(2)
     assert world.claim().claims == []
     assert history(world, name)[-1][1:3] == ("skipped", "overlap")
@@ -353,7 +353,7 @@ def test_a_message_that_waits_for_a_worker_counts_among_max_parallel(world: Worl
 
 def test_what_nobody_will_tell_the_end_of_does_not_count_among_max_parallel(world: World) -> None:
     add(world, "allow", max_parallel=1)
-    world.beat.mark_dispatched([world.claim_one()], LEFT_TO_OTHERS)()
+    world.beat.mark_dispatched([world.claim_one()], LEFT_TO_OTHERS)
     world.later(2)
     assert world.claim_one().slot.scheduled_for == NOON + 2 * SECOND
 

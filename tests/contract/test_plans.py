@@ -207,7 +207,7 @@ def test_marks_starts_and_heartbeats_write_no_index_entry_on_postgresql(filled: 
     fleet.make_every_fourth_due()
     claims = fleet.claim()
     published = [(claim, 120.0) for claim in claims]
-    assert fleet.updates_by(lambda: fleet.beat.mark_published(published)()) == (BATCH, BATCH)
+    assert fleet.updates_by(lambda: fleet.beat.mark_published(published).done) == (BATCH, BATCH)
     requests = [StartRequest(c.run_id, c.claim_id, c.fence, IDS.random_id(), 0) for c in claims]
     runs: list[StartedRun] = []
     assert fleet.updates_by(lambda: runs.extend(fleet.worker.start(requests).values())) == (BATCH, BATCH)

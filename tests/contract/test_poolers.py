@@ -98,7 +98,7 @@ def fire(store: Store, names: list[str], worker: str = "worker") -> int:
     beat, hands = store.for_beat(f"beat of {worker}"), store.for_worker(worker)
     beat.next_deadlines()
     claims = beat.claim(PLANNER, 500, 15.0).claims
-    beat.mark_published([(claim, 120.0) for claim in claims])()
+    beat.mark_published([(claim, 120.0) for claim in claims])
     begun = hands.start([StartRequest(c.run_id, c.claim_id, c.fence, IDS.random_id(), 0) for c in claims])
     assert hands.extend([(run, 120.0) for run in begun.values()]).lost == set()
     assert hands.finish([(run, after_success()) for run in begun.values()]) == set()

@@ -42,7 +42,7 @@ def test_what_was_published_waits_for_its_start_until_a_deadline(world: World) -
     claim = world.claim_one()
     assert world.instant(name, "leaseendsat") == NOON + timedelta(seconds=DISPATCH)
     world.later(2)
-    assert world.beat.mark_published([(claim, 300)])() == {claim.run_id}
+    assert world.beat.mark_published([(claim, 300)]).done == {claim.run_id}
     assert world.instant(name, "publishedat") == world.now
     assert world.instant(name, "leaseendsat") == world.now + timedelta(seconds=300)
     assert world.job(name)["lockedby"] == "beat-1"
@@ -73,8 +73,8 @@ def test_marking_changes_nothing_once_the_claim_is_lost(world: World) -> None:
 
 def test_marking_nothing_marks_nothing(world: World) -> None:
     assert world.publish() == set()
-    assert world.beat.mark_dispatched([])() == set()
-    assert world.beat.release_claims([], "nothing") == set()
+    assert world.beat.mark_dispatched([]).done == set()
+    assert world.beat.release_claims([], "nothing").done == set()
     assert world.beat.postpone_start_deadline([]) == set()
     assert world.beat.reclaim([]) == set()
 
@@ -90,10 +90,10 @@ def test_every_write_of_a_beat_needs_run_claim_and_fence_each(
     forged = claim._replace(**wrong)
     before = world.job(name), world.runs(name)
     assert world.publish(forged) == set()
-    assert world.beat.mark_dispatched([forged])() == set()
-    assert world.beat.release_claims([forged], "no broker") == set()
+    assert world.beat.mark_dispatched([forged]).done == set()
+    assert world.beat.release_claims([forged], "no broker").done == set()
     assert (world.job(name), world.runs(name)) == before
-    world.beat.mark_published([(claim, LEASE)])()
+    world.beat.mark_published([(claim, LEASE)])
     world.later(LEASE)
     lease = ended_one(world)._replace(**wrong)
     before = world.job(name), world.runs(name)
@@ -109,7 +109,7 @@ def test_every_write_of_a_beat_needs_run_claim_and_fence_each(
 def test_what_was_given_back_is_due_again_at_once_under_the_same_attempt(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
-    assert world.beat.release_claims([claim], "the broker is away") == {claim.run_id}
+    assert world.beat.release_claims([claim], "the broker is away").done == {claim.run_id}
     (row,) = world.runs(name)
     assert (row["state"], row["reason"], row["attempt"]) == ("scheduled", "the broker is away", 1)
     again = world.claim_one()
@@ -122,7 +122,7 @@ def test_what_a_worker_has_started_is_not_given_back(world: World) -> None:
     claim = world.claim_one()
     run = world.start(claim)
     before = world.job(name), world.runs(name)
-    assert world.beat.release_claims([claim], "no answer from the broker") == set()
+    assert world.beat.release_claims([claim], "no answer from the broker").done == set()
     assert (world.job(name), world.runs(name)) == before
     assert run is not None and world.finish(run)
 
@@ -146,7 +146,7 @@ def test_giving_back_a_slot_twice_or_late_changes_nothing(world: World) -> None:
     world.beat.release_claims([stale], "once")
     world.claim_one()
     before = world.job(name), world.runs(name)
-    assert world.beat.release_claims([stale], "twice") == set()
+    assert world.beat.release_claims([stale], "twice").done == set()
     assert (world.job(name), world.runs(name)) == before
 
 
@@ -156,7 +156,7 @@ def test_an_overlapping_slot_given_back_comes_again_once(world: World) -> None:
     world.beat.release_claims([claim], "the broker is away")
     again = world.claim_one()
     assert again.run_id == claim.run_id
-    world.beat.mark_dispatched([again])()
+    world.beat.mark_dispatched([again])
     world.later(30)
     assert world.claim().claims == []
     assert world.states(name) == ["dispatched"]
@@ -173,7 +173,7 @@ def test_what_cannot_be_published_is_a_failed_attempt_that_another_one_follows(
     claim = world.claim_one()
     world.later(1)
     ending = after_refusal(0, 3, Backoff(8.0), lambda: 1.0, "TypeError: y()", "Traceback ...")
-    assert world.beat.fail([(claim, ending)]) == {claim.run_id}
+    assert world.beat.fail([(claim, ending)]).done == {claim.run_id}
     (row,) = world.runs(name)
     assert (row["state"], row["priorstate"], row["failures"]) == ("retry", "failed", 1)
     assert (row["error"], row["traceback"], row["reason"]) == ("TypeError: y()", "Traceback ...", CANNOT_BE_PUBLISHED)
@@ -195,7 +195,7 @@ def test_what_still_cannot_be_published_ends_as_a_dead_letter_and_its_job_goes_o
     name = world.add(**columns)
     claim = world.claim_one()
     ending = after_refusal(3, 3, Backoff(), lambda: 1.0, "QueueNotFound: 'x'")
-    assert world.beat.fail([(claim, ending)]) == {claim.run_id}
+    assert world.beat.fail([(claim, ending)]).done == {claim.run_id}
     (letter,) = world.letters()
     assert (letter.run_id, letter.error, letter.prior_state) == (claim.run_id, "QueueNotFound: 'x'", "failed")
     job = world.job(name)
@@ -230,7 +230,7 @@ def test_a_dispatched_slot_lets_its_job_go_on_at_once(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
     world.later(2)
-    assert world.beat.mark_dispatched([claim])() == {claim.run_id}
+    assert world.beat.mark_dispatched([claim]).done == {claim.run_id}
     job, (row,) = world.job(name), world.runs(name)
     assert (job["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     assert world.instant(name, "lastruntime") == world.now
@@ -241,7 +241,7 @@ def test_a_dispatched_slot_lets_its_job_go_on_at_once(world: World) -> None:
 def test_a_slot_that_the_shop_did_not_want_to_send_is_over_and_its_job_goes_on(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
-    assert world.beat.cancel([claim], "apply_entry sent nothing") == {claim.run_id}
+    assert world.beat.cancel([claim], "apply_entry sent nothing").done == {claim.run_id}
     job, (row,) = world.job(name), world.runs(name)
     assert (job["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     assert (row["state"], row["reason"]) == ("cancelled", "apply_entry sent nothing")
@@ -252,7 +252,7 @@ def test_a_slot_that_began_is_not_dispatched(world: World) -> None:
     name = world.add()
     claim = world.claim_one()
     run = world.start(claim)
-    assert world.beat.mark_dispatched([claim])() == set()
+    assert world.beat.mark_dispatched([claim]).done == set()
     assert world.states(name) == ["running"]
     assert run is not None and world.finish(run)
 
@@ -263,7 +263,7 @@ def test_dispatching_after_the_claim_was_lost_changes_nothing(world: World) -> N
     world.later(DISPATCH)
     world.sweep()
     before = world.job(name), world.runs(name)
-    assert world.beat.mark_dispatched([claim])() == set()
+    assert world.beat.mark_dispatched([claim]).done == set()
     assert (world.job(name), world.runs(name)) == before
 
 
@@ -271,7 +271,7 @@ def test_an_overlapping_run_that_began_goes_on_when_its_job_is_dispatched(world:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
     run = world.start(claim)
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     assert world.states(name) == ["running"]
     assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     assert run is not None and world.finish(run)
@@ -331,10 +331,10 @@ def test_an_overlapping_run_and_its_jobs_lock_may_end_together(world: World) -> 
     assert world.states(name) == ["retry"]
     again = world.claim_one()
     assert (again.slot.scheduled_for, again.slot.attempt, again.slot.lost_leases) == (run.scheduled_for, 2, 1)
-    world.beat.mark_dispatched([again])()
+    world.beat.mark_dispatched([again])
     following = world.claim_one()
     assert (following.slot.scheduled_for, following.slot.attempt) == (run.scheduled_for + 4 * MINUTE, 1)
-    world.beat.mark_dispatched([following])()
+    world.beat.mark_dispatched([following])
     assert world.claim().claims == []
 
 
@@ -348,7 +348,7 @@ def test_an_overlapping_run_may_be_lost_before_the_lock_of_its_job_ends(world: W
     assert (world.job(name)["lockedby"], world.instant(name, "nextruntime")) == (None, NOON + MINUTE)
     again = world.claim_one()
     assert (again.slot.scheduled_for, again.slot.attempt) == (run.scheduled_for, 2)
-    world.beat.mark_dispatched([again])()
+    world.beat.mark_dispatched([again])
     world.later(30)
     assert world.claim().claims == []
 
@@ -559,7 +559,7 @@ def test_no_more_leases_are_read_than_asked_for(world: World) -> None:
         world.add(**columns)
     claims = world.claim().claims
     world.worker.start([world.request(claim) for claim in claims])
-    world.beat.mark_dispatched([claim for claim in claims if not claim.exclusive])()
+    world.beat.mark_dispatched([claim for claim in claims if not claim.exclusive])
     world.later(LEASE)
     assert [len(world.beat.ended(count)) for count in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
 
@@ -567,7 +567,7 @@ def test_no_more_leases_are_read_than_asked_for(world: World) -> None:
 def test_an_overlapping_run_that_was_lost_comes_again_through_the_outbox(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None
     world.later(LEASE / 2)
@@ -581,7 +581,7 @@ def test_an_overlapping_run_that_was_lost_comes_again_through_the_outbox(world: 
     assert (row["state"], as_instant(row["dueat"])) == ("retry", world.now)
     assert not world.finish(run)
     claims = {claim.slot.scheduled_for: claim for claim in world.claim().claims}
-    world.beat.mark_dispatched(claims.values())()
+    world.beat.mark_dispatched(claims.values())
     claims |= {claim.slot.scheduled_for: claim for claim in world.claim().claims}
     again = claims[NOON]
     assert (again.slot.attempt, again.slot.lost_leases) == (2, 1)
@@ -656,7 +656,7 @@ def test_beat_wakes_for_a_claim_that_may_not_get_published(world: World) -> None
 def test_beat_wakes_for_a_queued_slot_and_for_a_lease(world: World) -> None:
     world.add(Schedule="once 2027-03-01T12:00:00Z")
     claim = world.claim_one()
-    world.beat.mark_published([(claim, 40)])()
+    world.beat.mark_published([(claim, 40)])
     assert wake(world) == NOON + 40 * SECOND
     world.later(10)
     world.start(claim)
@@ -675,7 +675,7 @@ def test_beat_wakes_for_the_planned_slot_of_a_running_job(world: World) -> None:
 def test_beat_wakes_for_the_lease_of_an_overlapping_run(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     world.start(claim)
     world.change(name, Enabled=0)
     found = world.beat.next_deadlines()
@@ -698,12 +698,12 @@ def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
     for _ in range(2):
         world.add(Schedule=once, Policies=OVERLAP)
     claims = world.claim().claims
-    world.beat.mark_dispatched(claims)()
+    world.beat.mark_dispatched(claims)
     world.worker.start([world.request(claim) for claim in claims])  # two leases of runs, at 120 s
     world.add(Schedule="every 100s")
     world.running()  # planned at 100 s
     world.add(Schedule=once)
-    world.beat.mark_published([(world.claim_one(), 80)])()  # queued until 80 s
+    world.beat.mark_published([(world.claim_one(), 80)])  # queued until 80 s
     world.add()
     world.finish(world.running(), Ending("retry", "failed", 50.0, 1))  # a retry at 50 s
     world.add(NextRunTime=NOON + 30 * SECOND)
@@ -727,9 +727,9 @@ def test_a_check_in_is_kept_with_its_run_by_who_holds_the_claim(world: World) ->
     world.add()
     claim = world.claim_one()
     stale = claim._replace(claim_id="00000000-0000-4000-8000-00000000abcd")
-    assert world.beat.note_check_ins([(stale, "{}")]) == set()
+    assert world.beat.note_check_ins([(stale, "{}")]).done == set()
     assert world.beat.check_ins([claim.run_id]) == {}
-    assert world.beat.note_check_ins([(claim, '{"id": "one"}')]) == {claim.run_id}
+    assert world.beat.note_check_ins([(claim, '{"id": "one"}')]).done == {claim.run_id}
     assert world.beat.check_ins([claim.run_id, stale.claim_id]) == {claim.run_id: '{"id": "one"}'}
 
 
@@ -755,7 +755,7 @@ def test_a_slot_whose_task_nobody_knows_says_how_old_it_is(world: World, columns
 def test_a_slot_that_waited_in_vain_is_skipped_and_its_job_goes_on(world: World, columns: Mapping[str, Any]) -> None:
     name = world.add(**columns)
     claim = world.claim_one()
-    assert world.beat.skip([claim], UNKNOWN_TASK) == {claim.run_id}
+    assert world.beat.skip([claim], UNKNOWN_TASK).done == {claim.run_id}
     (row,) = world.runs(name)
     assert (row["state"], row["reason"], row["failures"]) == ("skipped", UNKNOWN_TASK, 0)
     job = world.job(name)
@@ -768,7 +768,7 @@ def test_a_worker_that_does_not_know_the_task_gives_its_slot_back(world: World, 
     name = world.add(**columns)
     claim = world.claim_one()
     if columns:
-        world.beat.mark_dispatched([claim])()
+        world.beat.mark_dispatched([claim])
     else:
         world.publish(claim)
     run = world.start(claim)
@@ -778,5 +778,5 @@ def test_a_worker_that_does_not_know_the_task_gives_its_slot_back(world: World, 
     again = world.claim_one()
     assert (again.run_id, again.slot.attempt, again.slot.failures) == (claim.run_id, 1, 0)
     assert again.slot.unknown_seconds == pytest.approx(2)
-    assert world.beat.skip([again], UNKNOWN_TASK) == {again.run_id}
+    assert world.beat.skip([again], UNKNOWN_TASK).done == {again.run_id}
     assert world.states(name) == ["skipped"]

@@ -56,7 +56,6 @@ class Staged:
     """A dialect of signalling sessions; all its statements are in transactions."""
 
     single_statements_commit = False
-    answers_later = False
 
     def __init__(self, inner: Any, begins: Callable[[], None], commits: Callable[[], None]) -> None:
         self._inner, self._begins, self._commits = inner, begins, commits
@@ -124,13 +123,13 @@ class Race:
         return lambda store: store.for_worker("worker-1").extend([(run, LEASE)])
 
     def release_claims(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").release_claims([claim], "no answer from the broker")
+        return lambda store: store.for_beat("beat-1").release_claims([claim], "no answer from the broker").done
 
     def mark(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)])()
+        return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)]).done
 
     def dispatch(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").mark_dispatched([claim])()
+        return lambda store: store.for_beat("beat-1").mark_dispatched([claim]).done
 
     def claim(self, beat: str = "beat-2") -> Callable[[Store], list[Claim]]:
         return lambda store: store.for_beat(beat).claim(self.world.planner, 500, DISPATCH).claims
@@ -286,7 +285,7 @@ def test_a_heartbeat_and_a_takeover(race: Race, order: int, columns: dict[str, A
     name = race.world.add(**columns)
     claim = race.world.claim_one()
     if columns:
-        race.world.beat.mark_dispatched([claim])()
+        race.world.beat.mark_dispatched([claim])
     run = race.world.start(claim)
     assert run is not None
     race.world.later(LEASE)
@@ -310,7 +309,7 @@ def test_an_outcome_and_a_takeover(race: Race, order: int, columns: dict[str, An
     name = race.world.add(**columns)
     claim = race.world.claim_one()
     if columns:
-        race.world.beat.mark_dispatched([claim])()
+        race.world.beat.mark_dispatched([claim])
     run = race.world.start(claim)
     assert run is not None
     race.world.later(LEASE)

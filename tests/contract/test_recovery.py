@@ -68,7 +68,7 @@ def test_a_beat_of_before_can_mark_and_give_back_nothing(world: World) -> None:
     claim = world.claim_one()
     world.store.recover()
     assert world.publish(claim) == set()
-    assert world.beat.release_claims([claim], "x") == set()
+    assert world.beat.release_claims([claim], "x").done == set()
 
 
 def test_what_was_held_is_taken_over_when_its_lease_ends(world: World) -> None:
@@ -99,7 +99,7 @@ def test_a_message_that_was_queued_is_sent_again_under_the_new_fence(world: Worl
 def test_a_message_that_was_dispatched_still_runs_since_nobody_would_send_it_again(world: World) -> None:
     world.add()
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     epoch = world.store.recover()
     run = world.start(claim)
     assert run is not None and run.fence == claim.fence < epoch * STEP

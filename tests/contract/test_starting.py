@@ -391,7 +391,7 @@ def test_a_run_of_a_deleted_job_that_has_not_begun_never_begins(
     name = world.add(**columns)
     claim = world.claim_one()
     if is_dispatched:
-        world.beat.mark_dispatched([claim])()
+        world.beat.mark_dispatched([claim])
     elif not columns and not force:
         return  # it holds its job, which is deleted once this run has ended
     assert world.admin.delete(name, force=force)
@@ -418,7 +418,7 @@ def test_overlapping_runs_start_without_touching_their_job(world: World) -> None
     claims = []
     for _ in range(3):
         claims.append(world.claim_one())
-        world.beat.mark_dispatched(claims[-1:])()
+        world.beat.mark_dispatched(claims[-1:])
         world.later(60)
     before = world.job(name)
     runs = [world.start(claim) for claim in claims]
@@ -432,14 +432,14 @@ def test_an_overlapping_run_starts_once(world: World) -> None:
     claim = world.claim_one()
     assert world.start(claim) is not None
     assert world.start(claim) is None
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     assert world.start(claim) is None
 
 
 def test_an_overlapping_run_that_ended_may_not_start(world: World) -> None:
     world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None and world.finish(run, after_lost_lease(0, 5))
     assert world.start(claim) is None
@@ -449,7 +449,7 @@ def test_an_overlapping_run_that_ended_may_not_start(world: World) -> None:
 def test_an_overlapping_run_that_was_un_started_runs_again_under_the_same_attempt(world: World) -> None:
     name = world.add(Policies=OVERLAP)
     claim = world.claim_one()
-    world.beat.mark_dispatched([claim])()
+    world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None and world.finish(run, released("shutdown"))
     again = world.claim_one()

@@ -234,7 +234,7 @@ class Walk(RuleBasedStateMachine):
         run, tenure = self.known[claim.run_id], self.tenures.get(claim.job_name)
         mine = tenure is not None and tenure.key == key_of(claim) and run.started_with is None
         with self.answer(mine):
-            marked = self.beats[beat].mark_published([(claim, claim.lease_seconds)])()
+            marked = self.beats[beat].mark_published([(claim, claim.lease_seconds)]).done
         assert marked == ({claim.run_id} if mine else set())
         if mine and tenure is not None:
             tenure.published, tenure.until = True, self.world.now + timedelta(seconds=claim.lease_seconds)
@@ -248,12 +248,10 @@ class Walk(RuleBasedStateMachine):
         run, mine = self.known[claim.run_id], self.claim_is_held(claim)
         with self.answer(mine):
             store = self.beats[beat]
-            done = (
-                store.mark_dispatched([claim])()
-                if ending == "dispatched"
-                else store.release_claims([claim], "no broker")
+            recorded = (
+                store.mark_dispatched([claim]) if ending == "dispatched" else store.release_claims([claim], "no broker")
             )
-        assert done == ({claim.run_id} if mine else set())
+        assert recorded.done == ({claim.run_id} if mine else set())
         if mine:
             del self.tenures[claim.job_name]
             if run.started_with is None:
@@ -523,9 +521,9 @@ class Walk(RuleBasedStateMachine):
             for kind in ("success", "failed", "un-started"):
                 assert worker.finish([(run, ending_of(run, kind)) for run in runs]) == {run.run_id for run in runs}
             assert worker.start(requests) == {}
-            assert beat.mark_published([(claim, 9999) for claim in claims])() == set()
-            assert beat.mark_dispatched(claims)() == set()
-            assert beat.release_claims(claims, "no broker") == set()
+            assert beat.mark_published([(claim, 9999) for claim in claims]).done == set()
+            assert beat.mark_dispatched(claims).done == set()
+            assert beat.release_claims(claims, "no broker").done == set()
             for ending in (released("late"), Ending("dispatched"), after_lost_lease(0, 5)):
                 assert beat.reclaim([(lease, ending) for lease in leases]) == set()
             assert beat.postpone_start_deadline([(lease, 9999) for lease in leases]) == set()

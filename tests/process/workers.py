@@ -212,8 +212,8 @@ class WorkerShop(Shop):
         if mark:
             beat = self.store.for_beat("beat of the test")
             leased = [(claim, claim.lease_seconds) for claim in claims if claim.exclusive]
-            beat.mark_published(leased)()
-            beat.mark_dispatched([claim for claim in claims if not claim.exclusive])()
+            beat.mark_published(leased)
+            beat.mark_dispatched([claim for claim in claims if not claim.exclusive])
 
     def dispatch(self) -> dict[str, Claim]:
         """Claim and publish what is due."""

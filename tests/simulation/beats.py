@@ -6,14 +6,16 @@ The real parts, put together by the real assembly, ticking over and over.
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from celery_sqlbeat.beat.build import BeatParts, build_beat
 from celery_sqlbeat.beat.duties import Duties
+from celery_sqlbeat.beat.recording import Answer
 from celery_sqlbeat.celery_bridge.inspect_workers import QueueConsumers
 from celery_sqlbeat.environment import Ids, Machine
 from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, SqlbeatError
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.beat_protocol import Recorded
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import Breaker
 from tests.simulation.broker import QUEUE, Publisher
@@ -140,10 +142,31 @@ class Beat(Host):
                 self._look_at,
                 machine=self.machine,
                 in_thread=self.start,
+                begin_record=self._begin_record,
             )
             for duties in self._parts.background:
                 self.start(partial(self._do, duties))
         return self._parts.tick()
+
+    def _begin_record(self, statement: Answer) -> Answer:
+        """Make a statement in a thread, with a link of its own to the database."""
+        answers: list[Answer] = []
+
+        def run() -> None:
+            try:
+                recorded = statement()
+            except SqlbeatError as error:
+                answers.append(partial(_raise, error))
+            else:
+                answers.append(lambda: recorded)
+
+        def answer() -> Recorded:
+            while not answers:
+                self.sleep(0.001)
+            return answers[0]()
+
+        self.start(run)
+        return answer
 
     def _look_at(self, queues: Iterable[str]) -> Mapping[str, QueueConsumers]:
         """In a thread: ask all workers, and then the broker; each of them may take its time."""
@@ -174,6 +197,10 @@ class Beat(Host):
         if self.world.broker.is_unavailable():
             self.sleep(2.0)
             raise BrokerUnavailable("the broker is away")
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _slow(rng: Random) -> float:

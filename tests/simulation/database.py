@@ -124,7 +124,6 @@ class _Ready:
     name = "sqlite"
     errors = (sqlite3.Error,)
     single_statements_commit = False
-    answers_later = False
     sessions_survive_fork = True
     at_once: frozenset[str] = frozenset()
 
@@ -144,7 +143,6 @@ class Link:
     name = "sqlite"
     errors = (sqlite3.Error,)
     single_statements_commit = False
-    answers_later = False
     sessions_survive_fork = True
     at_once: frozenset[str] = frozenset()
 

@@ -146,7 +146,7 @@ class World:
 
     def publish(self, *claims: Claim) -> set[str]:
         """Record that the broker has these messages."""
-        return self.beat.mark_published([(claim, claim.lease_seconds) for claim in claims])()
+        return self.beat.mark_published([(claim, claim.lease_seconds) for claim in claims]).done
 
     def request(self, claim: Claim, celery_retries: int = 0) -> StartRequest:
         """Return the question of a worker that took the claim's message."""
@@ -171,7 +171,7 @@ class World:
     def forgotten(self) -> Claim:
         """Fire and forget the only job that is due."""
         claim = self.claim_one()
-        assert self.beat.mark_dispatched([claim])() == {claim.run_id}
+        assert self.beat.mark_dispatched([claim]).done == {claim.run_id}
         return claim
 
     def never_started(self) -> Claim:

@@ -20,7 +20,7 @@ from celery_sqlbeat.model import (
     RowNeedingRepair,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, DISPATCHED, REPLACED_REASON, SKIPPED, Ending, released
-from celery_sqlbeat.store.beat_protocol import ALL_JOBS, FIRST_ID, Answer, Claimed, NextDeadlines, Plans, WriteResult
+from celery_sqlbeat.store.beat_protocol import ALL_JOBS, FIRST_ID, Claimed, NextDeadlines, Plans, Recorded, WriteResult
 from celery_sqlbeat.store.sql.claim_batch import (
     count_open,
     read_attempts,
@@ -144,45 +144,41 @@ class SqlBeatStore:
         except StoreError as error:  # one of their rows is locked: they are taken over when their time is over
             events.step_failed(step="give back claims", subject=f"{len(claims)} without an answer", error=error)
 
-    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Answer:
-        """Begin to record confirmed messages, with the seconds that each may stay queued."""
-        rows = [(c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in published]
-        return write_runs(sorted(rows, key=BY_RUN), self._mark_published, "mark_published")
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Recorded:
+        """Record confirmed messages, with the seconds that each may stay queued."""
+        queued = list(published)
+        rows = sorted(((c.job_id, c.run_id, c.claim_id, c.fence, seconds) for c, seconds in queued), key=BY_RUN)
+        done = write_runs(rows, partial(self._fetch_ids, "mark_published"), "mark_published")
+        return self._recorded([c for c, _ in queued], done)
 
-    def _mark_published(self, rows: Sequence[Row]) -> Answer:
-        answer = self._database.ask("mark_published", rows)
-        return lambda: {row[0] for row in answer()}
-
-    def unmarked(self, claims: Iterable[Claim]) -> set[str]:
-        """Return the run ids of claims that a mark missed and that this beat still holds."""
-        rows = sorted(((c.job_id, c.run_id, c.claim_id, c.fence) for c in claims), key=BY_RUN)
-        return {row[0] for row in self._database.read("read_unmarked", rows)} if rows else set()
-
-    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Answer:
-        """Begin to record slots that are fired and forgotten."""
+    def mark_dispatched(self, claims: Iterable[Claim], reason: str | None = None) -> Recorded:
+        """Record slots that are fired and forgotten."""
         return self._release(claims, Ending(DISPATCHED, reason))
 
-    def release_claims(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> set[str]:
+    def release_claims(self, claims: Iterable[Claim], reason: str, seconds: float = 0.0) -> Recorded:
         """Release claims that were surely not published; they are due again after these seconds."""
-        return self._release(claims, released(reason, seconds))()
+        return self._release(claims, released(reason, seconds))
 
-    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> set[str]:
+    def fail(self, refused: Iterable[tuple[Claim, Ending]]) -> Recorded:
         """End attempts whose message cannot be made."""
-        releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c, ending in refused]
-        return release(self._database, self._namespace, releases, only_unstarted=True)()
+        endings = list(refused)
+        releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c, ending in endings]
+        done = release(self._database, self._namespace, releases, only_unstarted=True)
+        return self._recorded([c for c, _ in endings], done)
 
-    def skip(self, claims: Iterable[Claim], reason: str) -> set[str]:
+    def skip(self, claims: Iterable[Claim], reason: str) -> Recorded:
         """End slots that are not to run any more."""
-        return self._release(claims, Ending(SKIPPED, reason))()
+        return self._release(claims, Ending(SKIPPED, reason))
 
-    def cancel(self, claims: Iterable[Claim], reason: str) -> set[str]:
+    def cancel(self, claims: Iterable[Claim], reason: str) -> Recorded:
         """End slots that somebody chose not to send."""
-        return self._release(claims, Ending(CANCELLED, reason))()
+        return self._release(claims, Ending(CANCELLED, reason))
 
-    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> set[str]:
-        """Keep the check-ins that a monitor opened for these slots; return the run ids kept."""
-        rows = sorted((c.run_id, c.claim_id, check_in) for c, check_in in check_ins)
-        return {row[0] for row in self._database.fetch("note_check_ins", rows)}
+    def note_check_ins(self, check_ins: Iterable[tuple[Claim, str]]) -> Recorded:
+        """Keep the check-ins that a monitor opened for these slots."""
+        noted = list(check_ins)
+        rows = sorted((c.run_id, c.claim_id, check_in) for c, check_in in noted)
+        return self._recorded([c for c, _ in noted], self._fetch_ids("note_check_ins", rows))
 
     def check_ins(self, run_ids: Iterable[str]) -> dict[str, str]:
         """Return what monitors have opened for the slots of these runs, by run id."""
@@ -206,10 +202,17 @@ class SqlBeatStore:
         rows = self._database.read("read_changes", namespace=self._namespace)
         return int(rows[0][0]) if rows else 0
 
-    def _release(self, claims: Iterable[Claim], ending: Ending) -> Answer:
+    def _release(self, claims: Iterable[Claim], ending: Ending) -> Recorded:
+        claims = list(claims)
         releases = [Release(c.job_id, c.run_id, c.claim_id, c.fence, ending) for c in claims]
         free = partial(release, self._database, self._namespace, only_unstarted=True)
-        return write_runs(releases, free, "release")
+        return self._recorded(claims, write_runs(releases, free, "release"))
+
+    def _recorded(self, claims: Iterable[Claim], done: set[str]) -> Recorded:
+        """Read which of the claims that a statement missed this beat still holds."""
+        missed = [(c.job_id, c.run_id, c.claim_id, c.fence) for c in claims if c.run_id not in done]
+        held = self._database.read("read_unmarked", sorted(missed, key=BY_RUN)) if missed else []
+        return Recorded(done, {row[0] for row in held})
 
     def ended(self, batch_size: int, grace_seconds: float = 0.0) -> list[HeldLease]:
         """Read leases that ended at least this long ago."""
@@ -224,7 +227,7 @@ class SqlBeatStore:
         """Take ended leases from their holders, unless they were extended meanwhile."""
         releases = [Release(lease.job_id, lease.run_id, lease.claim_id, lease.fence, end) for lease, end in endings]
         free = partial(release, self._database, self._namespace, only_ended=True, grace_seconds=grace_seconds)
-        return write_runs(releases, free, "reclaim")()
+        return write_runs(releases, free, "reclaim")
 
     def replaceable(self, batch_size: int, owner: str = "") -> list[ReplaceableRun]:
         """Read runs that hold their jobs although the next slot has come."""
@@ -237,7 +240,7 @@ class SqlBeatStore:
         ending = Ending(CANCELLED, REPLACED_REASON)
         releases = [Release(run.job_id, run.run_id, run.claim_id, run.fence, ending) for run in runs]
         free = partial(release, self._database, self._namespace, only_replaceable=True)
-        return write_runs(releases, free, "replace")()
+        return write_runs(releases, free, "replace")
 
     def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
         """Let runs hold their jobs until another slot comes."""
@@ -248,10 +251,8 @@ class SqlBeatStore:
     def postpone_start_deadline(self, waiting: Iterable[tuple[HeldLease, float]]) -> set[str]:
         """Give queued slots a later deadline; return the run ids that this beat republishes."""
         rows = [(w.job_id, w.run_id, w.claim_id, w.fence, w.republishes, seconds) for w, seconds in waiting]
-        return write_runs(sorted(rows, key=BY_RUN), self._postpone_start_deadline, "postpone_start_deadline")()
-
-    def _postpone_start_deadline(self, rows: Sequence[Row]) -> Answer:
-        return lambda: {row[0] for row in self._database.fetch("postpone_start_deadline", rows, beat=self._beat)}
+        postpone = partial(self._fetch_ids, "postpone_start_deadline", beat=self._beat)
+        return write_runs(sorted(rows, key=BY_RUN), postpone, "postpone_start_deadline")
 
     def release_orphan_locks(self, lock_seconds: float) -> list[str]:
         """Release locks that stand for no run; returns the names of the jobs."""
@@ -285,8 +286,8 @@ class SqlBeatStore:
         )
         return result
 
-    def _fetch_ids(self, block: str, rows: Sequence[Row]) -> set[str]:
-        return {row[0] for row in self._database.fetch(block, rows)}
+    def _fetch_ids(self, block: str, rows: Sequence[Row], **scalars: str) -> set[str]:
+        return {row[0] for row in self._database.fetch(block, rows, **scalars)}
 
 
 def _joined(parts: Sequence[Claimed], names: Mapping[str, str]) -> Claimed:

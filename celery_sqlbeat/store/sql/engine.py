@@ -5,8 +5,7 @@ Decides nothing about jobs. A commit without an answer is resolved by a read.
 
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar
 
 import tenacity
 
@@ -14,7 +13,7 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, RowRefused, StoreError
 from celery_sqlbeat.store.sql.faults import AGAIN, AWAY, SLOW, UNCERTAIN, WAITS, Breaker, Fault
 from celery_sqlbeat.store.sql.pool import SessionPool
-from celery_sqlbeat.store.sql.session import AskedSession, Dialect, Row, Rows, Session
+from celery_sqlbeat.store.sql.session import Dialect, Row, Rows, Session
 
 T = TypeVar("T")
 Work = Callable[[Session], T]
@@ -68,48 +67,6 @@ class Database:
             return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False, resolve=resolve)
         return self.write(lambda session: session.fetch(name, rows, **scalars), resolve)
 
-    def ask(
-        self, name: str, rows: Rows | None = None, resolve: Work[list[Row] | None] | None = None, /, **scalars: Any
-    ) -> Callable[[], list[Row]]:
-        """Send one block and go on; call the result once for the rows, as of `fetch`.
-
-        Where the database cannot answer later, or is taken for away, the block runs then.
-        """
-        if not self.answers_later or self._breaker.is_open:
-            return lambda: self.fetch(name, rows, resolve, **scalars)
-        try:
-            session = cast(AskedSession, self._pool.acquire())
-        except self.dialect.errors:
-            return lambda: self.fetch(name, rows, resolve, **scalars)
-        try:
-            given = session.ask(name, rows, **scalars)
-        except self.dialect.errors as error:
-            given = partial(_raise, error)
-        except BaseException:
-            self._pool.discard(session)
-            raise
-
-        return lambda: self._answered(session, given, lambda again: again.fetch(name, rows, **scalars), resolve)
-
-    def _answered(
-        self,
-        session: Session,
-        given: Callable[[], list[Row]],
-        again: Work[list[Row]],
-        resolve: Work[list[Row] | None] | None,
-    ) -> list[Row]:
-        """Return the rows of a block that was sent before.
-
-        Its error is handled as if it had run now.
-        """
-        begun = partial(self._once, lambda _: given(), False, session)
-        return self._run(again, False, resolve, begun)
-
-    @property
-    def answers_later(self) -> bool:
-        """Whether the caller may do other work until the answer comes."""
-        return self.dialect.answers_later
-
     def does_at_once(self, name: str) -> bool:
         """Return whether this database has one block for what others do in several."""
         return name in self.dialect.at_once
@@ -145,19 +102,12 @@ class Database:
         """Close the idle connections."""
         self._pool.close()
 
-    def _run(
-        self,
-        work: Work[T],
-        transaction: bool,
-        resolve: Work[T | None] | None = None,
-        begun: Callable[[], T] | None = None,
-    ) -> T:
-        """`begun`: the first try, where it is under way already."""
-        if begun is None and self._breaker.seconds_to_wait() > 0:
+    def _run(self, work: Work[T], transaction: bool, resolve: Work[T | None] | None = None) -> T:
+        if self._breaker.seconds_to_wait() > 0:
             raise DatabaseUnavailable(self._why)
         began = self._clock()
         try:
-            result = self._once(work, transaction) if begun is None else begun()
+            result = self._once(work, transaction)
         except Failure as failure:
             # Who has kept silent for so long, or a row locked, would do so once more, and somebody
             # waits.
@@ -203,10 +153,11 @@ class Database:
         except Failure as failure:
             raise self._error(failure) from failure.cause
 
-    def _once(self, work: Work[T], transaction: bool, session: Session | None = None) -> T:
+    def _once(self, work: Work[T], transaction: bool) -> T:
         committing = not transaction  # a single statement commits as it runs
+        session: Session | None = None
         try:
-            session = session or self._pool.acquire()
+            session = self._pool.acquire()
             if transaction:
                 session.begin()
             result = work(session)
@@ -259,7 +210,3 @@ class Database:
             return DatabaseUncertain(f"the database gave an error that is not known: {text}")
         kind = DatabaseUnavailable if failure.fault in AWAY else DatabaseBusy
         return kind(told)
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.errors import RowRefused
 from celery_sqlbeat.model import LONGEST_QUARANTINE
-from celery_sqlbeat.store.beat_protocol import Answer, WriteResult
+from celery_sqlbeat.store.beat_protocol import WriteResult
 
 R = TypeVar("R")
 RunRow = TypeVar("RunRow", bound=tuple[Any, ...])
@@ -148,25 +148,15 @@ def in_halves(
             waiting += [part[middle:], part[:middle]]
 
 
-def write_runs(rows: Sequence[RunRow], write: Callable[[Sequence[RunRow]], Answer], action: str) -> Answer:
-    """Begin to write rows with a run id in second place, and log those that are refused."""
-    if not rows:
-        return set
-    answer = write(rows)
-
-    def wait() -> set[str]:
-        try:
-            return answer()
-        except RowRefused as error:
-            done: set[str] = set()
-
-            def tell(row: RunRow, why: RowRefused) -> None:
-                events.row_refused(action=action, row=row[1], error=why)
-
-            in_halves(rows, lambda part: done.update(write(part)()), tell, error)
-            return done
-
-    return wait
+def write_runs(rows: Sequence[RunRow], write: Callable[[Sequence[RunRow]], set[str]], action: str) -> set[str]:
+    """Write rows with a run id in second place, and log those that are refused."""
+    done: set[str] = set()
+    in_halves(
+        rows,
+        lambda part: done.update(write(part)),
+        lambda row, why: events.row_refused(action=action, row=row[1], error=why),
+    )
+    return done
 
 
 def write_jobs(

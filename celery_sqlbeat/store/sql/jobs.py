@@ -209,7 +209,7 @@ class SqlAdminStore:
         held = {row for block in blocks for row in self._database.read(block, **scope)}
         ending = Ending(CANCELLED, reason)
         releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
-        return bool(release(self._database, self._namespace, releases)())
+        return bool(release(self._database, self._namespace, releases))
 
     def _runs(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[RunRecord]:
         records = self._database.read(block, rows, namespace=self._namespace, **scalars)

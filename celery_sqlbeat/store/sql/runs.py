@@ -11,7 +11,6 @@ from typing import NamedTuple
 from celery_sqlbeat import events
 from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.model.lifecycle import CLAIMED, LONGEST_REASON, RUNNING, Ending, by_way_of
-from celery_sqlbeat.store.beat_protocol import Answer
 from celery_sqlbeat.store.protocols import Extended
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import in_halves
@@ -41,14 +40,14 @@ def release(
     only_ended: bool = False,
     only_replaceable: bool = False,
     grace_seconds: float = 0.0,
-) -> Answer:
-    """End runs and free their jobs; answer the run ids that were ended.
+) -> set[str]:
+    """End runs and free their jobs; return the run ids that were ended.
 
     The claims of the others are lost. Those of a beat are guarded and wait for nobody: rows that
     somebody keeps locked stay as they are.
     """
     if not releases:
-        return set
+        return set()
     ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
     is_guarded = only_unstarted or only_ended or only_replaceable
     guard = {
@@ -91,25 +90,21 @@ def release(
     def resolve_commit(session: Session) -> set[str] | None:
         return {row[0] for row in _read_endings(ordered, session) or ()} or None
 
-    return lambda: database.write(work, resolve_commit)
+    return database.write(work, resolve_commit)
 
 
 def _at_once(
     database: Database, name: str, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
-) -> Answer:
+) -> set[str]:
     """End runs by one statement."""
-    answer = database.ask(
-        name, _all_rows(ordered, guard), partial(_read_endings, ordered), namespace=namespace, **guard
-    )
-    return lambda: _done(ordered, answer())
-
-
-def _all_rows(ordered: Sequence[Release], guard: Mapping[str, float]) -> Rows:
     before = _before(guard)
-    return [
+    rows = [
         (end.job_id, end.run_id, end.claim_id, end.fence, end.started_retry, *_end_of(end.ending, before))
         for end in ordered
     ]
+    answer = database.fetch(name, rows, partial(_read_endings, ordered), namespace=namespace, **guard)
+    ids = {row[0] for row in answer}
+    return {end.run_id for end in ordered if end.run_id in ids or end.job_id in ids}
 
 
 def _before(guard: Mapping[str, float]) -> str:
@@ -120,11 +115,6 @@ def _before(guard: Mapping[str, float]) -> str:
 def _read_endings(ordered: Sequence[Release], session: Session) -> list[Row] | None:
     rows = [(end.run_id, end.claim_id, end.fence, end.ending.state) for end in ordered]
     return session.fetch("read_endings", rows) or None
-
-
-def _done(ordered: Sequence[Release], answer: Sequence[Row]) -> set[str]:
-    ids = {row[0] for row in answer}
-    return {end.run_id for end in ordered if end.run_id in ids or end.job_id in ids}
 
 
 def _end_of(end: Ending, before: str) -> Row:
@@ -248,7 +238,7 @@ class SqlWorkerStore:
             Release(run.job_id, run.run_id, run.claim_id, run.fence, ending, run.celery_retries)
             for run, ending in outcomes
         ]
-        return {end.run_id for end in releases} - release(self._database, self._namespace, releases)()
+        return {end.run_id for end in releases} - release(self._database, self._namespace, releases)
 
 
 def _begun(answer: Sequence[Row], rows: Sequence[StartRequest]) -> dict[str, StartedRun]:

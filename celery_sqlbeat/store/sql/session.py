@@ -46,13 +46,6 @@ class Session(Protocol):
         """Close the connection; never raises."""
 
 
-class AskedSession(Session, Protocol):
-    """A session of a database that answers later."""
-
-    def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
-        """Send a named block and go on; call the result for its rows before the next block."""
-
-
 class Dialect(Protocol):
     """One kind of database at one address."""
 
@@ -67,10 +60,6 @@ class Dialect(Protocol):
     @property
     def single_statements_commit(self) -> bool:
         """Whether a single statement needs no transaction around it."""
-
-    @property
-    def answers_later(self) -> bool:
-        """Whether its sessions can be asked, and waited for later."""
 
     @property
     def sessions_survive_fork(self) -> bool:

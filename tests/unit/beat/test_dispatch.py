@@ -3,20 +3,22 @@
 Broker and database are stand-ins.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from celery_sqlbeat.beat.dispatch import Dispatcher
-from celery_sqlbeat.beat.recording import PublishRecorder
+from celery_sqlbeat.beat.duties import in_thread
+from celery_sqlbeat.beat.recording import Answer, PublishRecorder
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim, Claimable, Plan
 from celery_sqlbeat.model.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
 from celery_sqlbeat.publish.publisher import Published, Refused, Sending
 from celery_sqlbeat.publish.sender import Sent
-from celery_sqlbeat.store.beat_protocol import Answer, Claimed
+from celery_sqlbeat.store.beat_protocol import Claimed, Recorded
 from tests.support.claims import claim
 
 NOTHING = Plan([], [], [], [], [])
@@ -40,8 +42,7 @@ class House:
         self.refuses: str | None = None
         self.raises: Exception | None = None
         self.sent: list[Claim] = []
-        self.marked_after: list[int] = []  # messages, by each mark that was begun
-        self.answers_out = 0  # of marks that nobody has waited for yet
+        self.marks = 0  # statements
         self.takes_forgotten = True
         self.has_workers = False
         self.told: dict[str, Any] = {}
@@ -51,7 +52,9 @@ class House:
         self.refusal: StoreError = StoreError("out of range")
         self.poison: str | None = None  # a run id; a statement about it fails
         me: Any = self
-        self.recorder = PublishRecorder(me, me, lambda: self.time)
+        self.begun: list[int] = []  # messages that were sent before, by each mark
+        self.answers_out = 0  # of marks that nobody has waited for yet
+        self.recorder = PublishRecorder(me, me, lambda: self.time, begin=self._begin)
         self.dispatcher = Dispatcher(me, me, me, me, me, self.recorder, 500, 15.0, lambda: self.time)
 
     def claim(self, plan: Any, batch_size: int, dispatch_seconds: float, claimable: Any) -> Claimed:
@@ -105,43 +108,50 @@ class House:
         if self.raises is not None:
             raise self.raises
 
-    def _marking(self, marks: list[Claim], claims: list[Claim]) -> Answer:
-        def answer() -> set[str]:
-            self.answers_out -= bool(claims)
-            self._answer()
-            if marks is self.dispatched and not self.takes_forgotten:
-                raise StoreError("permission denied")
-            if self.poison in {each.run_id for each in claims}:
-                raise self.refusal
-            free = [each for each in claims if each.run_id not in self.locked]
-            marks.extend(free)
-            return {each.run_id for each in free}
+    def _mark(self, marks: list[Claim], claims: list[Claim]) -> Recorded:
+        self.marks += 1
+        self._answer()
+        if marks is self.dispatched and not self.takes_forgotten:
+            raise StoreError("permission denied")
+        if self.poison in {each.run_id for each in claims}:
+            raise self.refusal
+        free = [each for each in claims if each.run_id not in self.locked]
+        marks.extend(free)
+        return Recorded(_ids(free), _ids(claims) & self.locked - self.lost)
 
-        self.marked_after.append(len(self.sent))
-        self.answers_out += bool(claims)
+    def _begin(self, statement: Answer) -> Answer:
+        """Begin a mark, which here is made when it is waited for."""
+
+        def answer() -> Recorded:
+            self.answers_out -= 1
+            return statement()
+
+        self.begun.append(len(self.sent))
+        self.answers_out += 1
         return answer
 
-    def mark_dispatched(self, claims: list[Claim]) -> Answer:
-        return self._marking(self.dispatched, claims)
+    def mark_dispatched(self, claims: list[Claim]) -> Recorded:
+        return self._mark(self.dispatched, claims)
 
-    def mark_published(self, published: list[tuple[Claim, float]]) -> Answer:
-        return self._marking(self.published, [each for each, _ in published])
+    def mark_published(self, published: list[tuple[Claim, float]]) -> Recorded:
+        return self._mark(self.published, [each for each, _ in published])
 
-    def unmarked(self, claims: Sequence[Claim]) -> set[str]:
-        return {each.run_id for each in claims} & self.locked - self.lost
-
-    def cancel(self, claims: list[Claim], reason: str) -> set[str]:
+    def cancel(self, claims: list[Claim], reason: str) -> Recorded:
         self.cancelled += claims
-        return {each.run_id for each in claims}
+        return Recorded(_ids(claims), set())
 
-    def fail(self, refused: list[tuple[Claim, Ending]]) -> set[str]:
+    def fail(self, refused: list[tuple[Claim, Ending]]) -> Recorded:
         self.failed += refused
-        return {each.run_id for each, _ in refused}
+        return Recorded(_ids([each for each, _ in refused]), set())
 
-    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> set[str]:
+    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> Recorded:
         self._answer()
         self.released += [(each, seconds) for each in claims]
-        return {each.run_id for each in claims}
+        return Recorded(_ids(claims), set())
+
+
+def _ids(claims: Sequence[Claim]) -> set[str]:
+    return {claim.run_id for claim in claims}
 
 
 def waits(house: House) -> bool:
@@ -340,21 +350,39 @@ def test_a_batch_is_being_recorded_while_the_next_one_is_sent() -> None:
     house.dispatcher.fire()
     house.waiting = [claim()]
     house.dispatcher.fire()
-    assert (len(house.sent), set(house.marked_after)) == (2, {1})
+    assert (len(house.sent), house.begun) == (2, [1])
 
 
-def test_a_mark_whose_answer_failed_is_made_again_and_one_that_succeeded_is_not() -> None:
+@pytest.mark.parametrize("error", [None, DatabaseUnavailable("away"), ZeroDivisionError()])
+def test_a_mark_in_a_thread_has_its_outcome_where_it_is_awaited(error: Exception | None) -> None:
+    recorded, threads = Recorded({"run"}, set()), list[threading.Thread]()
+
+    def mark() -> Recorded:
+        threads.append(threading.current_thread())
+        if error is not None:
+            raise error
+        return recorded
+
+    answer = in_thread(mark)
+    if error is None:
+        assert answer() is recorded
+    else:
+        with pytest.raises(type(error)):
+            answer()
+    assert threads != [threading.current_thread()]
+
+
+def test_a_mark_that_failed_is_made_again_and_one_that_succeeded_is_not() -> None:
     house = House(one := claim())
     house.dispatcher.fire()
     house.raises = DatabaseUnavailable("away")
     with pytest.raises(DatabaseUnavailable):
         house.dispatcher.finish()
-    begun = len(house.marked_after)
     house.raises = None
     house.recorder.record()
-    assert len(house.marked_after) == begun + 1 and house.dispatched == [one]
+    assert (house.marks, house.dispatched) == (2, [one])
     house.recorder.record()
-    assert len(house.marked_after) == begun + 1
+    assert house.marks == 2
 
 
 def test_an_answer_that_is_out_is_waited_for_though_the_one_before_it_was_an_error() -> None:

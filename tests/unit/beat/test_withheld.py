@@ -10,6 +10,7 @@ from celery_sqlbeat.beat.withheld import UnknownTasks
 from celery_sqlbeat.errors import DatabaseUnavailable
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.model.lifecycle import UNKNOWN_TASK
+from celery_sqlbeat.store.beat_protocol import Recorded
 from tests.support.claims import claim
 
 
@@ -49,14 +50,14 @@ class Desk:
     def consume(self, queue: str | None) -> bool | None:
         return self.others
 
-    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> set[str]:
+    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> Recorded:
         self.held += [(each, reason, seconds) for each in claims]
-        return {each.run_id for each in claims}
+        return Recorded({each.run_id for each in claims}, set())
 
-    def skip(self, claims: list[Claim], reason: str) -> set[str]:
+    def skip(self, claims: list[Claim], reason: str) -> Recorded:
         assert reason == UNKNOWN_TASK
         self.skipped += claims
-        return {each.run_id for each in claims}
+        return Recorded({each.run_id for each in claims}, set())
 
     def sift(self, *claims: Claim) -> list[Claim]:
         return self.unknown_tasks.sift(claims)

@@ -25,7 +25,6 @@ class Script:
     name = "script"
     errors = (DriverError,)
     single_statements_commit = True
-    answers_later = False
     sessions_survive_fork = True
     at_once: frozenset[str] = frozenset()
 
@@ -58,10 +57,6 @@ class Script:
     def fetch(self, name: str, rows: object = None, /, **_: object) -> list[tuple[str]]:
         self._do(name)
         return [(name,)]
-
-    def ask(self, name: str, rows: object = None, /, **_: object) -> Callable[[], list[tuple[str]]]:
-        self._do("ask")
-        return lambda: self.fetch(name)
 
     def is_spent(self, session: object) -> bool:
         return False
@@ -110,105 +105,14 @@ def test_where_a_single_statement_does_not_commit_it_gets_a_transaction() -> Non
     assert script.log == ["connect", "begin", "work", "commit"]
 
 
-def failing(step: str) -> dict[str, list[Fault | None]]:
-    """Let the step fail once."""
-    return {step: [Fault.LOST]}
-
-
-def asked(script: Script, settle: Callable[[Any], Any] | None = None) -> Any:
-    """Return the answer of a database that answers later."""
-    script.answers_later = True
-    return Timed(script).database.ask("work", None, settle)()
-
-
-def test_what_is_asked_is_sent_first_and_answered_later() -> None:
-    script = Script()
-    script.answers_later = True
-    answer = Timed(script).database.ask("work")
-    assert script.log == ["connect", "ask"]
-    assert answer() == [("work",)]
-    assert script.log == ["connect", "ask", "work"]
-
-
-def test_who_cannot_answer_later_is_asked_when_the_answer_is_waited_for() -> None:
-    script = Script()
-    answer = Timed(script).database.ask("work")
-    assert script.log == []
-    assert answer() == [("work",)]
-    assert script.log == ["connect", "work"]
-
-
-def test_while_an_answer_is_out_others_use_a_session_of_their_own() -> None:
-    script = Script()
-    script.answers_later = True
+@pytest.mark.parametrize(
+    ("happened", "answer"), [([("found",)], [("found",)]), (None, [("work",)])], ids=["happened", "did not happen"]
+)
+def test_a_single_statement_without_an_answer_is_settled_by_reading(happened: Any, answer: list[tuple[str]]) -> None:
+    script = Script(work=[Fault.LOST])
     database = Timed(script).database
-    answer = database.ask("work")
-    database.fetch("other")
-    answer()
-    database.fetch("other")
-    assert script.log == ["connect", "ask", "connect", "other", "work", "other"]
-
-
-def test_a_connection_that_cannot_be_had_for_a_question_is_tried_again_for_its_answer() -> None:
-    script = Script(connect=[Fault.LOST])
-    assert asked(script) == [("work",)]
-    assert script.log == ["connect", "connect", "work"]
-
-
-@pytest.mark.parametrize("step", ["ask", "work"])
-def test_a_question_or_answer_that_is_lost_is_settled_by_reading(step: str) -> None:
-    script = Script(**failing(step))
-    assert asked(script, lambda session: session.fetch("look") and [("found",)]) == [("found",)]
-    assert script.log[-3:] == ["close", "connect", "look"]
-
-
-@pytest.mark.parametrize("step", ["ask", "work"])
-def test_a_question_that_was_not_heard_is_put_again(step: str) -> None:
-    script = Script(**failing(step))
-    assert asked(script, lambda session: session.fetch("look") and None) == [("work",)]
-    assert script.log[-3:] == ["connect", "look", "work"]
-
-
-def test_an_answer_that_is_out_is_fetched_also_where_the_database_has_gone_away_meanwhile() -> None:
-    script = Script(other=[Fault.LOST] * 1000)
-    script.answers_later = True
-    timed = Timed(script, patience=0.0)
-    answer = timed.database.ask("work")
-    for _ in range(2):
-        with pytest.raises(DatabaseUnavailable):
-            timed.database.fetch("other")
-    with pytest.raises(DatabaseUnavailable):
-        timed.database.fetch("work")
-    with pytest.raises(DatabaseUnavailable):
-        timed.database.ask("work")()
-    assert "work" not in script.log
-    assert answer() == [("work",)]
-
-
-def test_the_probe_of_a_database_that_is_away_is_the_answer_and_not_the_question() -> None:
-    clock = [0.0]
-    script = Script(connect=[Fault.LOST])
-    script.answers_later = True
-    breaker = Breaker(lambda: clock[0], lambda: 1.0)
-    breaker.failed()
-    breaker.failed()
-    clock[0] += 60
-    answer = Timed(script, breaker=breaker).database.ask("work")
-    assert script.log == []
-    with pytest.raises(DatabaseUnavailable, match="what the driver said"):
-        answer()
-    clock[0] += 60
-    assert Timed(script, breaker=breaker).database.ask("work")() == [("work",)]
-    assert not breaker.is_open
-
-
-def test_an_error_of_our_own_in_a_question_leaves_no_session_behind() -> None:
-    script = Script()
-    script.answers_later = True
-    script.ask = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
-    with pytest.raises(ZeroDivisionError):
-        Timed(script).database.ask("work")
-    assert script.log == ["connect", "close"]
+    assert database.fetch("work", None, lambda session: session.fetch("look") and happened) == answer
+    assert script.log == ["connect", "work", "close", "connect", "look", *(["work"] if happened is None else [])]
 
 
 def test_a_deadlock_is_rolled_back_and_repeated_at_once_on_the_same_session() -> None:

@@ -133,7 +133,6 @@ class Mssql:
 
     name = "mssql"
     single_statements_commit = True
-    answers_later = False
     sessions_survive_fork = True
     at_once = AT_ONCE
 

@@ -5,7 +5,6 @@ Batches travel as arrays.
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -70,23 +69,6 @@ class PostgresqlSession:
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run a block and return its rows."""
         return self._rows_of(name, self._execute(name, rows, scalars))
-
-    def ask(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> Callable[[], list[Row]]:
-        """Send a block; the function returned waits for its rows."""
-        connection = self._connection
-        if not isinstance(connection, Patient):
-            return partial(self.fetch, name, rows, **scalars)
-        connection.only_sends = True
-        try:
-            cursor = self._execute(name, rows, scalars)
-        finally:
-            connection.only_sends = False
-
-        def answer() -> list[Row]:
-            connection.wait_for_answer()
-            return self._rows_of(name, cursor)
-
-        return answer
 
     def server(self) -> int:
         """Return the number of the server's process that answers now."""
@@ -188,7 +170,6 @@ class Postgresql:
     name = "postgresql"
     errors = (psycopg.Error,)
     single_statements_commit = True
-    answers_later = True
     sessions_survive_fork = True
     at_once = AT_ONCE
 

@@ -1,6 +1,5 @@
 """Connect to PostgreSQL: settings of a connection, patience with an answer, classes of errors."""
 
-import contextlib
 import re
 import selectors
 from collections.abc import Generator, Mapping
@@ -81,16 +80,9 @@ def _quoted(text: str) -> str:
 
 
 class Patient(psycopg.Connection[Row]):
-    """A connection that gives up a server that is frozen and ignores its statement_timeout.
-
-    It can also send a statement whose answer is waited for later.
-    """
+    """A connection that gives up a server that is frozen and ignores its statement_timeout."""
 
     patience = 10.0  # seconds; the dialect sets it
-    only_sends = False
-    """Set while a statement is sent whose answer is waited for later."""
-    _asked: tuple[Generator[Any, Any, Any], int, float] | None = None
-    """The exchange under way, the event that it waits for, and when it is given up."""
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
         """Wait as psycopg does, but not for ever.
@@ -98,22 +90,15 @@ class Patient(psycopg.Connection[Row]):
         The state of the session is then unknown; it is not used again.
         """
         try:
-            return self._drive(gen, next(gen), environment.monotonic() + self.patience)
+            self._drive(gen, next(gen), environment.monotonic() + self.patience)
         except StopIteration as done:
             return done.value
 
-    def wait_for_answer(self) -> None:
-        """Wait for the answer to the statement that was only sent."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            with contextlib.suppress(StopIteration):
-                self._drive(*asked)
-
-    def _drive(self, gen: Generator[Any, Any, Any], events: int, end: float) -> None:
-        """Advance the exchange until it ends, or until only an answer is left to wait for."""
+    def _drive(self, gen: Generator[Any, Any, Any], events: int, end: float) -> NoReturn:
+        """Advance the exchange until it ends, by a StopIteration with its result."""
         with _selector() as selector:
             selector.register(self.pgconn.socket, events)
-            while not (self.only_sends and events == selectors.EVENT_READ):
+            while True:
                 ready = selector.select(max(0.0, end - environment.monotonic()))
                 if not ready and environment.monotonic() >= end:
                     self._give_up()
@@ -121,7 +106,6 @@ class Patient(psycopg.Connection[Row]):
                     wanted = gen.send(ready[0][1])
                     if wanted != events:
                         selector.modify(self.pgconn.socket, events := wanted)
-        self._asked = gen, events, end
 
     def _give_up(self) -> NoReturn:
         self.pgconn.finish()

@@ -135,7 +135,6 @@ class Sqlite:
     name = "sqlite"
     errors = (sqlite3.Error,)
     single_statements_commit = False
-    answers_later = False
     at_once: frozenset[str] = frozenset()  # a round trip is a call here
 
     def __init__(

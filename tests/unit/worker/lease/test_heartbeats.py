@@ -248,7 +248,7 @@ def test_overlapping_runs_are_extended_and_lost_by_their_own_rows() -> None:
     rig = Rig()
     rig.world.add(Policies=OVERLAP)
     claim = rig.world.claim_one()
-    rig.world.beat.mark_dispatched([claim])()
+    rig.world.beat.mark_dispatched([claim])
     run_lease = rig.begin(claim)
     rig.run_for(200)
     assert not rig.is_lost(run_lease)
