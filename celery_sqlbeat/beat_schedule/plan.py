@@ -1,6 +1,6 @@
 """Plan which rows of a `beat_schedule` are added, changed, or have left the code.
 
-Pure: it runs in the transaction of an import. `first_runs` asks custom schedule classes before.
+Pure, between a read and a write of the table. `first_runs` asks custom schedule classes before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -152,7 +152,7 @@ class SchedulePlanner:
             first = self._first_slot(row._replace(**definition._asdict()), stock.last_run_at, now)
             return CodeChange(row, definition, True, first)
         returns = row.disabled_reason == LEFT_THE_CODE
-        if not returns and _text_of(row) == definition[1:]:
+        if not returns and row.says(definition):
             return None
         reschedule = _is_another_schedule(row, definition)
         if returns and not reschedule:
@@ -173,10 +173,6 @@ class SchedulePlanner:
             return read_definition(row, self._rules).timeline.first_slot(since, None, row.job_id)
         except FieldError:
             return None
-
-
-def _text_of(row: CodeRow) -> tuple[object, ...]:
-    return (row.task_name, row.schedule, row.time_zone, row.args, row.kwargs, row.options, row.code_key)
 
 
 def _went_on(row: CodeRow, stock: StockRun) -> bool:

@@ -11,9 +11,10 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.beat_schedule.entries import NAMELESS, CodeSchedule, shown_release
 from celery_sqlbeat.beat_schedule.plan import SchedulePlanner
-from celery_sqlbeat.model import Beside, Claim, Claimable, LivingRelease
+from celery_sqlbeat.model import Beside, Claim, Claimable, CodeImport, LivingRelease
 from celery_sqlbeat.store.beat_protocol import CodeStore, CodeTally, Imported, NewestRelease
 
+_TRIES = 5  # of an import; jobs that fire between its read and its write are few
 _MOST_NAMES = 10  # of entries in one sentence
 _REMIND_SECONDS = 600.0  # between two reports of one conflict
 _DIFFERENCES = (
@@ -136,6 +137,30 @@ class EntryCalls:
         return claim._replace(args=entry.args or (), kwargs=entry.kwargs or {}, options=entry.options or {})
 
 
+def import_code(
+    store: CodeStore,
+    owner: str,
+    release: str,
+    entries: Mapping[str, str] | None,
+    planner: SchedulePlanner,
+    live_seconds: float,
+) -> Imported:
+    """Plan and write an import, again where what it was planned from has changed meanwhile.
+
+    `entries`: a digest of each, or None where the release does not tell. What was written stays, so
+    that each try has less to write.
+    """
+    added, changed, left = list[str](), list[str](), list[str]()
+    for _ in range(_TRIES):
+        now, rows, beside = store.code_state(owner, release, live_seconds)
+        changes = None if beside.newer is None else planner(now, rows, beside)
+        done = store.import_code(CodeImport(owner, release, entries, live_seconds, beside, changes))
+        added, changed, left = added + done.added, changed + done.changed, left + done.left
+        if not done.is_stale:
+            break
+    return done._replace(added=added, changed=changed, left=left)
+
+
 class ScheduleSync:
     """Brings the `beat_schedule` of this process into the table."""
 
@@ -199,8 +224,11 @@ class ScheduleSync:
 
     def _import(self) -> Imported:
         code = self._code
-        done = self._store.import_code(code.owner, code.release, self._planner, self._alive_seconds, self._told)
+        done = import_code(self._store, code.owner, code.release, self._told, self._planner, self._alive_seconds)
         self._tally, self._spared, self._beside = done.tally, done.spared, done.beside
+        if done.is_stale:
+            self._tally = None  # at the next poll it is imported again
+            events.step_failed(step="import the beat_schedule", error="somebody else keeps changing its rows")
         for name, why in done.refused.items():
             if self._refused.get(name) != why:
                 events.entry_rejected(entry=name, reason=f"the database refuses its row: {why}")

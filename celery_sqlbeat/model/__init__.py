@@ -12,7 +12,9 @@ from celery_sqlbeat.model.beat_schedule import (
     CodeChange,
     CodeChanges,
     CodeDefinition,
+    CodeImport,
     CodeRow,
+    CodeState,
     LivingRelease,
 )
 from celery_sqlbeat.model.claims import (
@@ -75,7 +77,9 @@ __all__ = [
     "CodeChange",
     "CodeChanges",
     "CodeDefinition",
+    "CodeImport",
     "CodeRow",
+    "CodeState",
     "DueJob",
     "EndedSlot",
     "GapRecord",

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -99,6 +99,21 @@ class CodeRow(NamedTuple):
     run_id: str | None
     delete_requested: int
     created_at: Any
+    version: int
+    fence: int
+
+    def says(self, definition: CodeDefinition) -> bool:
+        """Return whether the row has this definition already."""
+        return definition == (
+            definition.job_name,
+            self.task_name,
+            self.schedule,
+            self.time_zone,
+            self.args,
+            self.kwargs,
+            self.options,
+            self.code_key,
+        )
 
 
 class CodeAddition(NamedTuple):
@@ -129,6 +144,42 @@ class CodeChanges(NamedTuple):
     """Rows whose entry left the code."""
     spared: frozenset[str] = frozenset()
     """Names of rows whose entry left this code, and may be in that of another living beat."""
+
+    def names(self) -> list[str]:
+        """Return the names of the jobs that are written."""
+        added = [a.definition.job_name for a in self.additions]
+        return [*added, *(c.row.job_name for c in self.changes), *(row.job_name for row in self.departures)]
+
+    def among(self, names: Collection[str]) -> "CodeChanges":
+        """Return those that concern these jobs."""
+        return self._replace(
+            additions=[a for a in self.additions if a.definition.job_name in names],
+            changes=[c for c in self.changes if c.row.job_name in names],
+            departures=[row for row in self.departures if row.job_name in names],
+        )
+
+
+class CodeState(NamedTuple):
+    """What an import is planned from, as it was read."""
+
+    now: datetime
+    rows: Sequence[CodeRow]
+    """The owner's jobs."""
+    beside: Beside
+
+
+class CodeImport(NamedTuple):
+    """What a release writes, once it is planned."""
+
+    owner: str
+    release: str
+    entries: Mapping[str, str] | None
+    """A digest of each of its entries, by name; None where it does not tell."""
+    live_seconds: float
+    beside: Beside
+    """What the other living beats of the app had when it was planned."""
+    changes: CodeChanges | None
+    """None where it only registers, since newer releases define everything."""
 
 
 _LITERALS = (type(None), bool, int, str)

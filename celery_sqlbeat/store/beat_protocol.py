@@ -14,8 +14,9 @@ from celery_sqlbeat.model import (
     Beside,
     Claim,
     Claimable,
-    CodeChanges,
+    CodeImport,
     CodeRow,
+    CodeState,
     DueJob,
     HeldLease,
     LivingRelease,
@@ -65,7 +66,6 @@ class NextDeadlines(NamedTuple):
 Parallel = Callable[[str], int]
 """How many runs of a job, by its id, go on beside each other."""
 Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt], Parallel], Plan]
-CodePlans = Callable[[datetime, Sequence[CodeRow], Beside], CodeChanges]
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -143,6 +143,8 @@ class Imported(NamedTuple):
     tally: CodeTally = CodeTally(0, 0)
     refused: Mapping[str, str] = MappingProxyType({})
     """Names of jobs that are unchanged since the database refuses their row, and why."""
+    is_stale: bool = False
+    """Whether something was not written since what it was planned from has changed: plan again."""
 
 
 class BeatStore(Protocol):
@@ -259,14 +261,14 @@ class CodeStore(Protocol):
     def owners(self) -> dict[str, int]:
         """Return how many enabled jobs each app has."""
 
-    def import_code(
-        self, owner: str, release: str, plan: CodePlans, live_seconds: float, entries: Mapping[str, str] | None = None
-    ) -> Imported:
-        """Register a release with the digests of its entries, and write what `plan` decides.
+    def code_state(self, owner: str, release: str, live_seconds: float) -> CodeState:
+        """Return what an import of this release is planned from."""
 
-        Where a newer release has a live beat, only what that one lacks. Imports of one owner come
-        one after the other. An entry that the database refuses is left out, and the others are
-        written. May safely run twice.
+    def import_code(self, batch: CodeImport) -> Imported:
+        """Register a release with its entries, and write rows that are as they were read.
+
+        Imports of one owner come one after the other. Nothing is written where other beats have
+        come or gone. An entry that the database refuses is left out.
         """
 
     def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:

@@ -25,6 +25,7 @@ from celery_sqlbeat.api.reschedule import (
 )
 from celery_sqlbeat.beat_schedule.entries import shown_release
 from celery_sqlbeat.beat_schedule.plan import SchedulePlanner, first_runs
+from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError, StoreError
@@ -225,7 +226,9 @@ def import_entries(
     }
     left_out: dict[str, str] = {}
     if not dry_run:
-        done = store.for_code().import_code(code.owner, code.release, plan, settings.beat_alive, code.told())
+        done = import_code(store.for_code(), code.owner, code.release, code.told(), plan, settings.beat_alive)
+        if done.is_stale:
+            raise StoreError(f"somebody else keeps changing the jobs of {code.owner}: try again")
         newer = code.entries.keys() if done.beside.newer is None else code.entries.keys() & done.beside.newer
         reason = f"release {shown_release(done.winner)} of {code.owner} has a live beat and defines the jobs"
         left_out.update(dict.fromkeys(newer, reason))

@@ -17,6 +17,7 @@ from celery.schedules import crontab, schedule
 from celery_sqlbeat.beat_schedule.entries import read_entries
 from celery_sqlbeat.beat_schedule.plan import SchedulePlanner, StockRun, custom_slots, first_runs
 from celery_sqlbeat.beat_schedule.shelve_file import runs_in_code
+from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import LEFT_THE_CODE, Beside, Claimable, Node
@@ -61,7 +62,7 @@ class Beat:
         code = read_entries(self._app, entries, self.release)
         plan = SchedulePlanner(code, RULES, first_runs(code, self._world.now, stock), stock)
         told = code.told() if tells else None
-        return self._store.for_code().import_code(self.owner, self.release, plan, LIVE, told)
+        return import_code(self._store.for_code(), self.owner, self.release, told, plan, LIVE)
 
     def has_something_to_import(self) -> bool:
         newest = self._store.for_code().newest_release(self.owner, self.release, LIVE)
@@ -550,7 +551,7 @@ def test_a_custom_schedule_is_asked_at_each_claim_by_a_beat_that_has_it(world: W
     entries = {"custom": {"task": "t", "schedule": Quarters(1)}}
     code = read_entries(Celery("shop", set_as_current=False), entries, "v1")
     plan = SchedulePlanner(code, RULES, first_runs(code, world.now))
-    world.store.for_code().import_code("shop", "v1", plan, LIVE)
+    import_code(world.store.for_code(), "shop", "v1", None, plan, LIVE)
     assert plan.since == {"custom": world.now}
     assert world.claim().jobs_read == 0
     slots = custom_slots(code, plan.since)

@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from celery import Celery
 
+from celery_sqlbeat.beat_schedule.entries import read_entries
+from celery_sqlbeat.beat_schedule.plan import SchedulePlanner
+from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransientError
 from celery_sqlbeat.model import Node, Quarantine, Repair
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import Ending, after_success, released
 from celery_sqlbeat.store import Store, dialect_for
 from celery_sqlbeat.store.beat_protocol import Recorded
@@ -236,6 +242,26 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
     assert record([claim]) == Recorded({claim.run_id}, set())
     assert world.states(name) == ["scheduled" if step == "release_claims" else "dispatched"]
     assert world.job(name)["fence"] == 2
+    store.close()
+
+
+@pytest.mark.parametrize("when", ["after it happened", "before it happened"])
+def test_an_import_without_an_answer_is_settled_and_tells_what_it_did(world: World, place: Place, when: str) -> None:
+    dialect = Cut(place.dialect())
+    store = Store(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
+    app = Celery("shop", set_as_current=False)
+
+    def imports(**entries: int) -> tuple[list[str], list[str], list[str], bool]:
+        code = read_entries(app, {name: {"task": "t", "schedule": seconds} for name, seconds in entries.items()}, "v1")
+        plan = SchedulePlanner(code, Rules(Policies(), "UTC", 120.0, 3))
+        dialect.armed = when
+        done = import_code(store.for_code(), "shop", "v1", code.told(), plan, 100.0)
+        return done.added, done.changed, done.left, done.is_stale
+
+    assert imports(one=60, two=60) == (["one", "two"], [], [], False)
+    assert imports(one=30, two=60) == ([], ["one"], [], False)
+    assert imports(two=60) == ([], [], ["one"], False)
+    assert [world.job(name)["version"] for name in ("one", "two")] == [3, 1]
     store.close()
 
 

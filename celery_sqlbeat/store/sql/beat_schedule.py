@@ -1,18 +1,26 @@
 """Bring a `beat_schedule` into the table; the newest living release with an entry defines it.
 
-Decides nothing about jobs: which rows are added, changed or left is the plan's, made between
-reading and writing.
+Decides nothing about jobs: which rows are added, changed or left is planned between a plain read
+and a write that finds each row as it was read.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.model import LEFT_THE_CODE, Beside, CodeChange, CodeChanges, CodeRow, LivingRelease
-from celery_sqlbeat.store.beat_protocol import CodePlans, CodeTally, Imported, NewestRelease
+from celery_sqlbeat.model import (
+    LEFT_THE_CODE,
+    Beside,
+    CodeChange,
+    CodeChanges,
+    CodeImport,
+    CodeRow,
+    CodeState,
+    LivingRelease,
+)
+from celery_sqlbeat.store.beat_protocol import CodeTally, Imported, NewestRelease
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import in_halves
 from celery_sqlbeat.store.sql.session import Row, Session
@@ -98,65 +106,88 @@ class SqlCodeStore:
         rows = self._database.read("read_code_jobs", namespace=self._namespace, code_owner=owner)
         return [CodeRow._make(row) for row in rows]
 
-    def import_code(
-        self, owner: str, release: str, plan: CodePlans, live_seconds: float, entries: Mapping[str, str] | None = None
-    ) -> Imported:
-        """Register a release with the digests of its entries, and write what `plan` decides."""
+    def code_state(self, owner: str, release: str, live_seconds: float) -> CodeState:
+        """Return what an import of this release is planned from."""
+        seen, beside = self._facts(self._database.read, owner, release, live_seconds)
+        return CodeState(seen.now, self.code_rows(owner), beside)
+
+    def import_code(self, batch: CodeImport) -> Imported:
+        """Register a release with its entries, and write rows that are as they were read."""
+        try:
+            return self._write(batch)
+        except RowRefused as error:
+            if batch.changes is None or not (names := batch.changes.names()):
+                raise
+            return self._write_in_halves(batch, batch.changes, names, error)
+
+    def _write(self, batch: CodeImport, is_whole: bool = True) -> Imported:
+        """Write a batch in one transaction. `is_whole`: the release is imported with it."""
+        owner, release = batch.owner, batch.release
         mine = {"namespace": self._namespace, "code_owner": owner}
         scope = {**mine, "code_release": release}
-        seeing = {**scope, "live_seconds": live_seconds, "reason": LEFT_THE_CODE}
-        told = None if entries is None else json.dumps(entries, sort_keys=True)
-        planned: list[str] = []
+        told = None if batch.entries is None else json.dumps(batch.entries, sort_keys=True)
+        attempted: list[Imported] = []
 
-        def work(session: Session, among: Collection[str] | None = None, without: Collection[str] = ()) -> Imported:
+        def work(session: Session) -> Imported:
             session.fetch("lock_releases", **mine)
-            seen = _Seen._make(session.fetch("read_releases", **seeing)[0])
+            seen, beside = self._facts(session.fetch, owner, release, batch.live_seconds)
+            winner = seen.winner(release)
+            done = Imported(winner, [], [], [], {}, beside=beside, tally=CodeTally(seen.jobs, seen.left))
+            if beside != batch.beside:
+                return done._replace(is_stale=True)
             if seen.own_seen_at is None:
                 session.fetch("insert_release", first_seen_at=seen.first_seen_at(), entries=told, **scope)
             elif told is not None:
                 session.fetch("note_entries", entries=told, **scope)
-            beside = Beside()
-            if seen.other_beats:
-                living = _living(session.fetch("read_living", namespace=self._namespace, live_seconds=live_seconds))
-                beside = seen.beside(owner, release, living)
-            winner = seen.winner(release)
-            if beside.newer is None:
-                return Imported(winner, [], [], [], {}, beside=beside, tally=CodeTally(seen.jobs, seen.left))
-            rows = [CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine)]
-            changes = plan(seen.now, rows, beside)
-            planned[:] = _planned(changes)
-            done = _write(session, _without(changes, set(planned) - {*among} if among is not None else without), scope)
-            if winner == release != seen.imported_release and among is None:
+            if batch.changes is None:
+                return done
+            done = _write(session, batch.changes, done, scope)
+            if winner == release != seen.imported_release and is_whole and not done.is_stale:
                 session.fetch("note_import", imported_at=_later(seen.now, seen.imported_at), **scope)
             if done.added or done.changed or done.left:
                 session.fetch("bump_changes", namespace=self._namespace)
-                seen = _Seen._make(session.fetch("read_releases", **seeing)[0])
-            return done._replace(winner=winner, beside=beside, tally=CodeTally(seen.jobs, seen.left))
+                seen, _ = self._facts(session.fetch, owner, release, batch.live_seconds)
+            attempted[:] = [done._replace(tally=CodeTally(seen.jobs, seen.left))]
+            return attempted[0]
 
-        try:
-            return self._database.write(work)
-        except RowRefused as error:
-            if not planned:
-                raise
-            return self._import_in_halves(work, tuple(planned), error)
+        def resolve_commit(session: Session) -> Imported | None:
+            is_there = batch.changes is not None and attempted and _was_committed(session, batch.changes, mine)
+            return attempted[0] if is_there else None
 
-    def _import_in_halves(self, work: Callable[..., Imported], names: Sequence[str], error: RowRefused) -> Imported:
+        return self._database.write(work, resolve_commit)
+
+    def _write_in_halves(
+        self, batch: CodeImport, changes: CodeChanges, names: Sequence[str], error: RowRefused
+    ) -> Imported:
         """Write the entries that the database takes, then record the import without the others."""
         parts: list[Imported] = []
         refused: dict[str, str] = {}
 
         def write(part: Sequence[str]) -> None:
-            parts.append(self._database.write(partial(work, among=part)))
+            parts.append(self._write(batch._replace(changes=changes.among(set(part))), is_whole=False))
 
         in_halves(names, write, lambda name, why: refused.update({name: str(why)}), error)
-        done = self._database.write(partial(work, without=refused))
-        parts.append(done)
+        is_stale = any(part.is_stale for part in parts)
+        done = self._write(batch._replace(changes=changes.among(())), is_whole=not is_stale)
         return done._replace(
             added=[name for part in parts for name in part.added],
             changed=[name for part in parts for name in part.changed],
             left=[name for part in parts for name in part.left],
+            kept={name: owner for part in parts for name, owner in part.kept.items()},
             refused=refused,
+            is_stale=is_stale or done.is_stale,
         )
+
+    def _facts(
+        self, fetch: Callable[..., list[Row]], owner: str, release: str, live_seconds: float
+    ) -> tuple[_Seen, Beside]:
+        """Read the releases of an owner, and what the others of them have in their code."""
+        scope = {"namespace": self._namespace, "live_seconds": live_seconds}
+        releases = {"code_owner": owner, "code_release": release, "reason": LEFT_THE_CODE}
+        seen = _Seen._make(fetch("read_releases", **scope, **releases)[0])
+        if not seen.other_beats:
+            return seen, Beside()
+        return seen, seen.beside(owner, release, _living(fetch("read_living", **scope)))
 
     def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
         """Give an app's jobs, or those of these names, to another app; return their names."""
@@ -178,51 +209,55 @@ class SqlCodeStore:
         return self._database.write(work)
 
 
-def _planned(plan: CodeChanges) -> list[str]:
-    """Return the names of the jobs that a plan writes."""
-    added = [a.definition.job_name for a in plan.additions]
-    return [*added, *(c.row.job_name for c in plan.changes), *(row.job_name for row in plan.departures)]
-
-
-def _without(plan: CodeChanges, names: Collection[str]) -> CodeChanges:
-    """Return the plan without these jobs."""
-    return plan._replace(
-        additions=[a for a in plan.additions if a.definition.job_name not in names],
-        changes=[c for c in plan.changes if c.row.job_name not in names],
-        departures=[row for row in plan.departures if row.job_name not in names],
-    )
-
-
-def _write(session: Session, plan: CodeChanges, scope: dict[str, str]) -> Imported:
-    mine = {key: scope[key] for key in ("namespace", "code_owner")}
+def _write(session: Session, plan: CodeChanges, done: Imported, scope: dict[str, str]) -> Imported:
+    """Write the changes; `done` says what is known before."""
+    owner = scope["code_owner"]
+    mine = {"namespace": scope["namespace"], "code_owner": owner}
     added: set[str] = set()
     for additions in _batches(plan.additions):
         new = [(a.job_id, *a.definition, a.next_run_time, a.last_run_time) for a in additions]
-        added |= {row[0] for row in session.fetch("insert_code_jobs", new, **scope)}
+        added |= _first(session.fetch("insert_code_jobs", new, **scope))
     changed: set[str] = set()
     for changes in _batches(sorted(plan.changes, key=_lock_order)):
-        changed |= _ids(
+        changed |= _first(
             session.fetch("update_code_jobs", [_changed_row(c) for c in changes], reason=LEFT_THE_CODE, **scope)
         )
     left: set[str] = set()
     for rows in _batches(sorted(plan.departures, key=_run_order)):
-        left |= _ids(session.fetch("leave_code_jobs", [(row.job_id,) for row in rows], reason=LEFT_THE_CODE, **mine))
-    kept: dict[str, str | None] = {}
-    for names in _batches([a.definition.job_name for a in plan.additions if a.definition.job_name not in added]):
-        kept.update(session.fetch("read_code_owners", [(name,) for name in names], namespace=scope["namespace"]))
-    return Imported(
-        scope["code_release"],
-        [a.definition.job_name for a in plan.additions if a.definition.job_name in added],
-        [c.row.job_name for c in plan.changes if c.row.job_id in changed],
-        [row.job_name for row in plan.departures if row.job_id in left],
-        kept,
-        plan.spared,
+        going = [(row.job_id, row.version) for row in rows]
+        left |= _first(session.fetch("leave_code_jobs", going, reason=LEFT_THE_CODE, **mine))
+    there = [a.definition.job_name for a in plan.additions if a.definition.job_name not in added]
+    owners: dict[str, str | None] = {}
+    for names in _batches(there):
+        owners.update(session.fetch("read_code_owners", [(name,) for name in names], namespace=scope["namespace"]))
+    is_missed = len(changed) < len(plan.changes) or len(left) < len(plan.departures)
+    return done._replace(
+        added=[a.definition.job_name for a in plan.additions if a.definition.job_name in added],
+        changed=[c.row.job_name for c in plan.changes if c.row.job_id in changed],
+        left=[row.job_name for row in plan.departures if row.job_id in left],
+        kept={name: whose for name, whose in owners.items() if whose != owner},
+        spared=plan.spared,
+        is_stale=is_missed or any(owners.get(name, owner) == owner for name in there),
+    )
+
+
+def _was_committed(session: Session, plan: CodeChanges, mine: dict[str, str]) -> bool:
+    """Return whether one of the changes is there, and so all that were made with it."""
+    rows = {row[0]: CodeRow._make(row) for row in session.fetch("read_code_jobs", **mine)}
+
+    def is_next(was: CodeRow) -> bool:
+        return was.job_id in rows and rows[was.job_id].version == was.version + 1
+
+    return (
+        any(a.job_id in rows for a in plan.additions)
+        or any(is_next(c.row) and rows[c.row.job_id].says(c.definition) for c in plan.changes)
+        or any(is_next(row) and rows[row.job_id].disabled_reason == LEFT_THE_CODE for row in plan.departures)
     )
 
 
 def _changed_row(change: CodeChange) -> tuple[object, ...]:
-    _, *definition = change.definition
-    return (change.row.job_id, *definition, int(change.reschedule), change.next_run_time)
+    row = change.row
+    return (row.job_id, *change.definition[1:], int(change.reschedule), change.next_run_time, row.version, row.fence)
 
 
 def _lock_order(change: CodeChange) -> tuple[bool, str, str]:
@@ -234,7 +269,7 @@ def _run_order(row: CodeRow) -> tuple[bool, str, str]:
     return row.run_id is None, row.run_id or "", row.job_id
 
 
-def _ids(rows: list[Row]) -> set[str]:
+def _first(rows: list[Row]) -> set[str]:
     return {row[0] for row in rows}
 
 

@@ -1,5 +1,5 @@
 -- What a beat reads and writes to bring its beat_schedule into the table. Batches, locks and the clock as in beat.sql.
--- Rows are changed by their ids alone, which the same transaction has read as the owner's own.
+-- Rows are changed at the version that was read with their owner.
 
 -- name: lock_releases
 -- Imports of one owner come one after the other; the lock ends with the transaction. The name of a lock is shorter than
@@ -129,7 +129,8 @@ WHERE Namespace = @namespace AND CodeOwner = @code_owner AND CodeRelease = @code
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     CodeKey, Enabled, DisabledReason, NextRunTime, LastRunTime,
-    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested, CreatedAt
+    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested, CreatedAt,
+    Version, Fence
 FROM dbo.Jobs
 WHERE Namespace = @namespace AND CodeOwner = @code_owner;
 
@@ -169,9 +170,10 @@ OPTION (LOOP JOIN);
 SELECT JobName FROM @inserted;
 
 -- name: update_code_jobs
--- rows: job_id uniqueidentifier, task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), reschedule bit, next_run_time datetime2(6)
--- A missing row: the job was deleted meanwhile. What left the code comes back,
--- and what came to its end if it has another one now; what an operator paused stays paused.
+-- rows: job_id uniqueidentifier, task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), reschedule bit, next_run_time datetime2(6), version bigint, fence bigint
+-- A missing row: the job is not as it was read, or a new next run was planned and its last run is another one now.
+-- What left the code comes back, and what came to its end if it has another one now; what an operator paused stays
+-- paused.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
@@ -208,26 +210,28 @@ FROM OPENJSON(@rows) WITH (
     options nvarchar(max) '$[6]',
     code_key nvarchar(400) '$[7]',
     reschedule bit '$[8]',
-    next_run_time datetime2(6) '$[9]'
+    next_run_time datetime2(6) '$[9]',
+    version bigint '$[10]',
+    fence bigint '$[11]'
 ) AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.DeleteRequested = 0
+WHERE j.Version = p.version AND j.DeleteRequested = 0 AND (p.reschedule = 0 OR j.Fence = p.fence)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;
 
 -- name: leave_code_jobs
--- rows: job_id uniqueidentifier
--- A missing row: the job is paused already, and stays so for that reason. A run that holds it goes on to its end.
+-- rows: job_id uniqueidentifier, version bigint
+-- A missing row: the job is not as it was read. A run that holds it goes on to its end.
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j
 SET Enabled = 0, DisabledReason = @reason, Version = j.Version + 1, UpdatedAt = @now
 OUTPUT inserted.Id INTO @changed (Id)
-FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]') AS p
+FROM OPENJSON(@rows) WITH (job_id uniqueidentifier '$[0]', version bigint '$[1]') AS p
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.Enabled = 1
+WHERE j.Version = p.version AND j.Enabled = 1
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;

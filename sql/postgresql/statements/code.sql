@@ -1,5 +1,5 @@
 -- What a beat reads and writes to bring its beat_schedule into the table. The clock as in beat.sql.
--- Rows are changed by their ids alone, which the same transaction has read as the owner's own.
+-- Rows are changed at the version that was read with their owner.
 
 -- name: lock_releases
 -- Imports of one owner come one after the other; the lock ends with the transaction.
@@ -110,7 +110,8 @@ WHERE Namespace = :namespace AND CodeOwner = :code_owner AND CodeRelease = :code
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     CodeKey, Enabled, DisabledReason, NextRunTime, LastRunTime,
-    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested, CreatedAt
+    CASE WHEN LockedBy IS NOT NULL THEN ClaimedAt END AS ClaimedAt, RunId, DeleteRequested, CreatedAt,
+    Version, Fence
 FROM Jobs
 WHERE Namespace = :namespace AND CodeOwner = :code_owner;
 
@@ -133,11 +134,12 @@ ON CONFLICT (Namespace, JobName) DO NOTHING
 RETURNING JobName;
 
 -- name: update_code_jobs
--- rows: job_id uuid, task_name text, schedule text, time_zone text, args text, kwargs text, options text, code_key text, reschedule smallint, next_run_time timestamptz
--- A missing row: the job was deleted meanwhile. What left the code comes back,
--- and what came to its end if it has another one now; what an operator paused stays paused.
+-- rows: job_id uuid, task_name text, schedule text, time_zone text, args text, kwargs text, options text, code_key text, reschedule smallint, next_run_time timestamptz, version bigint, fence bigint
+-- A missing row: the job is not as it was read, or a new next run was planned and its last run is another one now.
+-- What left the code comes back, and what came to its end if it has another one now; what an operator paused stays
+-- paused.
 WITH p (
-    job_id, task_name, schedule, time_zone, args, kwargs, options, code_key, reschedule, next_run_time
+    job_id, task_name, schedule, time_zone, args, kwargs, options, code_key, reschedule, next_run_time, version, fence
 ) AS (:rows)
 
 UPDATE Jobs SET
@@ -162,17 +164,19 @@ UPDATE Jobs SET
     Version = Jobs.Version + 1,
     UpdatedAt = statement_timestamp()
 FROM p
-WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.DeleteRequested = 0
+WHERE
+    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Version = p.version AND Jobs.DeleteRequested = 0
+    AND (p.reschedule = 0 OR Jobs.Fence = p.fence)
 RETURNING Id;
 
 -- name: leave_code_jobs
--- rows: job_id uuid
--- A missing row: the job is paused already, and stays so for that reason. A run that holds it goes on to its end.
-WITH p (job_id) AS (:rows)
+-- rows: job_id uuid, version bigint
+-- A missing row: the job is not as it was read. A run that holds it goes on to its end.
+WITH p (job_id, version) AS (:rows)
 
 UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Jobs.Version + 1, UpdatedAt = statement_timestamp()
 FROM p
-WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Enabled = 1
+WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Version = p.version AND Jobs.Enabled = 1
 RETURNING Id;
 
 -- name: read_code_owners
