@@ -26,7 +26,7 @@ from rich.table import Table
 from celery_sqlbeat.api.audit import Audit, audit
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import SqlbeatError, TransientError
-from celery_sqlbeat.model import JobDraft, JobRecord, RunRecord
+from celery_sqlbeat.model import AddJob, JobDraft, JobRecord, PauseJob, RunRecord
 from celery_sqlbeat.schedule import next_after, parse, zone_named
 from celery_sqlbeat.store import open_store
 from celery_sqlbeat.store.protocols import JobQuery, RunQuery
@@ -160,7 +160,7 @@ class Demo:
         task, schedule = "example_project.tasks.close_books", "cron * * * * *"
         first = next_after(parse(schedule), self.store.nodes().clock(), zone_named("UTC"))
         job = JobDraft(CRONTAB_JOB, task, schedule, "UTC", None, None, None, None, True, None, first, None)
-        self.store.for_admin().add_jobs([job])
+        self.store.for_admin().write_jobs([AddJob(job)])
         for name in WORKERS:
             worker = ("worker", "--hostname", f"{name[-1]}@demo", "--concurrency", "2", "--without-mingle")
             self.processes.append(Process(name, self.folder, *worker, "--without-gossip"))
@@ -194,7 +194,7 @@ class Demo:
         seconds = (again.started_at - at).total_seconds()
         self.say(f"{over}, {seconds:.1f} s after the kill: the lease had to end first")
         self.wait("the end of that run", lambda scene: again.run_id in scene.done)
-        self.store.for_admin().pause(LONG_JOB, "the demonstration has seen enough of it")
+        self.store.for_admin().write_jobs([PauseJob(LONG_JOB, "the demonstration has seen enough of it")])
         self.say(f"{LONG_JOB} is complete; it is paused, as it has been seen enough")
         self.wait(" and ".join(self.asides), lambda _: not self.asides)
 

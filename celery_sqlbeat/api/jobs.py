@@ -14,18 +14,27 @@ from celery_sqlbeat.api.reschedule import (
     change_of,
     code_change_of,
     definition_of,
-    fence_of,
     first_run,
     gap_record,
     is_timed_by_code,
     resumption_of,
+    update_of,
 )
 from celery_sqlbeat.config.validation import is_text
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError, JobBeingDeleted, NoSuchJob, StoreError, VersionConflict
-from celery_sqlbeat.model import FINISHED, LEFT_THE_CODE, PAUSED, GapRecord, JobRecord
+from celery_sqlbeat.model import (
+    FINISHED,
+    LEFT_THE_CODE,
+    PAUSED,
+    AddJob,
+    DeleteJob,
+    JobRecord,
+    NewRun,
+    PauseJob,
+    ResumeJob,
+)
 from celery_sqlbeat.model.definition import Call, Rules
-from celery_sqlbeat.schedule import Gap
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.beat_protocol import ANY_VERSION
 from celery_sqlbeat.store.protocols import AdminStore, JobQuery, RunQuery
@@ -148,7 +157,7 @@ class Jobs:
         admin = self._store().for_admin()
 
         def change(row: JobRecord) -> bool:
-            return not row.enabled or admin.pause(name, reason, row.version) is not None
+            return not row.enabled or bool(admin.write_jobs([PauseJob(name, reason, version=row.version)]).done)
 
         return self._retry(name, version, change)
 
@@ -160,8 +169,15 @@ class Jobs:
             if row.enabled:
                 return True
             at = resumption_of(row, self._rules())
-            gap = self._gap(row, at.gap)
-            return admin.resume(name, row.version, at.next_run_time, gap, at.finished, row.fence) is not None
+            write = ResumeJob(
+                name,
+                version=row.version,
+                next_run_time=at.next_run_time,
+                gap=gap_record(row, at.gap, self._ids),
+                finished=at.finished,
+                fence=row.fence,
+            )
+            return bool(admin.write_jobs([write]).done)
 
         return self._retry(name, version, change)
 
@@ -175,7 +191,7 @@ class Jobs:
         if row is None:
             raise NoSuchJob(name, self._store().namespace)
         (run_id,) = self._ids.run_ids(1)
-        if not admin.add_slot(run_id, row.job_id):
+        if not admin.enqueue([NewRun(run_id, row.job_id)]):
             raise JobBeingDeleted(name)
         runs = admin.runs(RunQuery(run_ids=[run_id]))
         if not runs:
@@ -187,7 +203,7 @@ class Jobs:
 
         Returns False where there is none. A message that was fired and forgotten may still run.
         """
-        if self._store().for_admin().delete(name, force, ANY_VERSION if version is None else version):
+        if self._store().for_admin().write_jobs([DeleteJob(name, force=force, version=version)]).done:
             return True
         if version is not None and self._row(name) is not None:
             raise VersionConflict(name, version)
@@ -230,7 +246,7 @@ class Jobs:
     def _is_gone(self, row: JobRecord) -> bool:
         """Delete a job that is to be deleted and is free, where no beat has done it yet."""
         if row.locked_by is None:
-            self._store().for_admin().delete(row.job_name, version=row.version)
+            self._store().for_admin().write_jobs([DeleteJob(row.job_name, version=row.version)])
         return self._row(row.job_name) is None
 
     def _row(self, name: str) -> JobRecord | None:
@@ -239,7 +255,7 @@ class Jobs:
     def _add(self, spec: JobSpec) -> bool:
         first = first_run(spec, self._store().nodes().clock())
         draft = draft_of(spec.text, first, spec.enabled is not False, spec.start_at)
-        return bool(self._store().for_admin().add_jobs([draft]))
+        return bool(self._store().for_admin().write_jobs([AddJob(draft)]).done)
 
     def _change(self, row: JobRecord, spec: JobSpec) -> bool:
         before = None if is_timed_by_code(row) else definition_of(row, self._rules())
@@ -253,10 +269,5 @@ class Jobs:
         return change is None or self._update(row, *change, row.start_at)
 
     def _update(self, row: JobRecord, text: JobText, change: Change, start_at: datetime | None) -> bool:
-        draft = draft_of(text, change.next_run_time, bool(row.enabled), start_at)
-        gap, fence = self._gap(row, change.gap), fence_of(row, change)
-        admin = self._store().for_admin()
-        return admin.update_job(draft, row.version, change.moves, change.enabled, gap, fence) is not None
-
-    def _gap(self, row: JobRecord, gap: Gap | None) -> GapRecord | None:
-        return None if gap is None else gap_record(self._ids.run_ids(1)[0], row, gap)
+        write = update_of(row, text, start_at, change, self._ids)
+        return bool(self._store().for_admin().write_jobs([write]).done)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from celery_sqlbeat.api.job_input import JobSpec, JobText, flag, given_policies, policies_text
+from celery_sqlbeat.api.job_input import JobSpec, JobText, draft_of, flag, given_policies, policies_text
+from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError, ScheduleError
-from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE, PAUSED, GapRecord, JobRecord
+from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE, PAUSED, GapRecord, JobRecord, UpdateJob
 from celery_sqlbeat.model.definition import Definition, Rules, instant, read_definition
 from celery_sqlbeat.schedule import Every, Gap, Misfire, Skip, Timeline
 
@@ -51,9 +52,16 @@ def change_of(row: JobRecord, before: Definition | None, spec: JobSpec) -> Chang
     return None if is_the_same and not moves and enabled is None else Change(moves, next_run_time, enabled, gap)
 
 
-def fence_of(row: JobRecord, change: Change) -> int | None:
-    """Return the fence that a change depends on: a run that ends may move the next slot."""
-    return row.fence if change.enabled else None
+def update_of(row: JobRecord, text: JobText, start_at: datetime | None, change: Change, ids: Ids) -> UpdateJob:
+    """Return the write that changes a row as it was read."""
+    return UpdateJob(
+        draft_of(text, change.next_run_time, bool(row.enabled), start_at),
+        version=row.version,
+        reschedule=change.moves,
+        enabled=change.enabled,
+        gap=gap_record(row, change.gap, ids),
+        fence=row.fence if change.enabled else None,  # a run that ends may move the next slot
+    )
 
 
 def text_of(row: JobRecord) -> JobText:
@@ -138,9 +146,9 @@ def is_held(row: JobRecord) -> bool:
     return row.run_id is not None or row.retry_at is not None
 
 
-def gap_record(run_id: str, row: JobRecord, gap: Gap) -> GapRecord:
-    """Make the record of slots that a paused job has skipped."""
-    return GapRecord(run_id, row.job_id, gap.first, gap.last, gap.count, PAUSED)
+def gap_record(row: JobRecord, gap: Gap | None, ids: Ids) -> GapRecord | None:
+    """Make the record of the slots that a paused job has skipped, if it has."""
+    return None if gap is None else GapRecord(ids.run_ids(1)[0], row.job_id, gap.first, gap.last, gap.count, PAUSED)
 
 
 def is_timed_by_code(row: JobRecord) -> bool:

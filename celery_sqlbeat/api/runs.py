@@ -14,7 +14,7 @@ from celery_sqlbeat.api.records import Run, run_of
 from celery_sqlbeat.config.validation import NotAllowed, seconds, shown
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
-from celery_sqlbeat.model import RunRecord
+from celery_sqlbeat.model import NewRun, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocols import AdminStore, JobQuery, RunQuery
@@ -143,10 +143,12 @@ class Dead:
         admin, replayed = self._store().for_admin(), list[Run]()
         chosen = (letter for letter in self._letters(letters, job, None) if letter.reason != REPLAYED)
         for batch in _batches(chosen):
-            pairs = [*zip(self._ids.run_ids(len(batch)), batch, strict=True)]
-            done = admin.replay(pairs)
+            ids = self._ids.run_ids(len(batch))
+            done = admin.enqueue(
+                [NewRun(run_id, letter.job_id, letter) for run_id, letter in zip(ids, batch, strict=True)]
+            )
             replayed += map(run_of, sorted(admin.runs(RunQuery(run_ids=done)), key=attrgetter("run_id")))
-            for run_id, letter in pairs:
+            for run_id, letter in zip(ids, batch, strict=True):
                 if run_id not in done:
                     skipped(run_of(letter), _why_skipped(admin, letter))
             progress(len(batch))

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,6 +17,49 @@ from typing import Any, NamedTuple
 # mark, which stands among the details.
 
 UNLEASABLE, STRANGERS, ADDRESS, NAMED = "unleasable", "strangers", "address", "named"
+
+
+class Node(NamedTuple):
+    """A beat or a worker, as it describes itself."""
+
+    node_id: str
+    kind: str
+    host: str
+    pid: int
+    package_version: str
+    code_release: str | None = None
+    queues: str | None = None
+    """What `tell_queues` tells."""
+    broker_fingerprint: str | None = None
+    skew_seconds: float | None = None
+    claimed: int = 0
+    code_owner: str | None = None
+    """Whose `beat_schedule` it has."""
+    tasks: str | None = None
+    """A JSON list of the tasks that a worker knows; None leaves the last one."""
+    details: str | None = None
+    """A JSON object with further details, a key for each concern; None leaves the last one."""
+
+
+class SeenNode(NamedTuple):
+    """A node as the database knows it."""
+
+    node_id: str
+    kind: str
+    host: str
+    pid: int
+    package_version: str
+    code_release: str | None
+    queues: str | None
+    broker_fingerprint: str | None
+    skew_seconds: float | None
+    claimed: int
+    code_owner: str | None
+    details: str | None
+    started_at: datetime
+    heartbeat_at: datetime
+    stopped_at: datetime | None
+    now: datetime
 
 
 class Stranger(NamedTuple):

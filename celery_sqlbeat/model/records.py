@@ -1,9 +1,10 @@
-"""What an administrator writes and sees: jobs, runs, nodes.
+"""What an administrator writes and sees: jobs and runs.
 
 Runs on a worker: what asks to begin, and what has begun.
 """
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,26 +29,89 @@ class JobDraft(NamedTuple):
     lock_timeout_minutes: int | None
 
 
-class JobArrival(NamedTuple):
-    """A new job with what it brings along from elsewhere."""
-
+@dataclass(frozen=True, slots=True)
+class _DraftWrite:
     draft: JobDraft
-    last_run_time: datetime | None
-    disabled_reason: str | None
+
+    @property
+    def job_name(self) -> str:
+        """The name of the job."""
+        return self.draft.job_name
 
 
-class JobChange(NamedTuple):
-    """What a job becomes that is still at this version."""
+@dataclass(frozen=True, slots=True)
+class AddJob(_DraftWrite):
+    """Add a job; it expects that none has this name."""
 
-    draft: JobDraft
+    _: KW_ONLY
+    last_run_time: datetime | None = None
+    """When it ran last elsewhere."""
+    disabled_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateJob(_DraftWrite):
+    """Change a job that is at this version."""
+
+    _: KW_ONLY
     version: int
     reschedule: bool
     """Whether it gets the draft's next run, too."""
-    enabled: bool | None
+    enabled: bool | None = None
     """None: as it is."""
-    gap: GapRecord | None
+    gap: GapRecord | None = None
+    """What was skipped while the job was paused."""
     fence: int | None = None
     """At which no run of it has ended since; None: that does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseJob:
+    """Pause a job that is enabled, and at this version; None: at any."""
+
+    job_name: str
+    reason: str
+    _: KW_ONLY
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """Resume a job that is paused, and at this version."""
+
+    job_name: str
+    _: KW_ONLY
+    version: int
+    next_run_time: datetime | None
+    gap: GapRecord | None = None
+    """The slots skipped."""
+    finished: bool = False
+    """Whether no slot is left, so that the job stays disabled for that reason."""
+    fence: int | None = None
+    """At which no run of it has ended since; None: that does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete a job at this version (None: at any) once its runs have ended."""
+
+    job_name: str
+    _: KW_ONLY
+    force: bool = False
+    """Whether its runs are cancelled, so that it goes at once."""
+    version: int | None = None
+
+
+JobChange = UpdateJob | PauseJob | ResumeJob | DeleteJob
+JobWrite = AddJob | JobChange
+
+
+class JobWriteResult(NamedTuple):
+    """The outcome of a batch of writes, as the names of jobs."""
+
+    done: set[str]
+    conflicts: set[str]
+    """These are not as their writes expect, and stay as they are."""
 
 
 class JobRecord(NamedTuple):
@@ -154,47 +218,12 @@ class RunRecord(NamedTuple):
     created_at: datetime
 
 
-class Node(NamedTuple):
-    """A beat or a worker, as it describes itself."""
+class NewRun(NamedTuple):
+    """An attempt under a new run id: an extra slot, due now, or the replay of a dead letter."""
 
-    node_id: str
-    kind: str
-    host: str
-    pid: int
-    package_version: str
-    code_release: str | None = None
-    queues: str | None = None
-    """What `celery_sqlbeat.model.nodes` tells."""
-    broker_fingerprint: str | None = None
-    skew_seconds: float | None = None
-    claimed: int = 0
-    code_owner: str | None = None
-    """Whose `beat_schedule` it has."""
-    tasks: str | None = None
-    """A JSON list of the tasks that a worker knows; None leaves the last one."""
-    details: str | None = None
-    """A JSON object with further details, a key for each concern; None leaves the last one."""
-
-
-class SeenNode(NamedTuple):
-    """A node as the database knows it."""
-
-    node_id: str
-    kind: str
-    host: str
-    pid: int
-    package_version: str
-    code_release: str | None
-    queues: str | None
-    broker_fingerprint: str | None
-    skew_seconds: float | None
-    claimed: int
-    code_owner: str | None
-    details: str | None
-    started_at: datetime
-    heartbeat_at: datetime
-    stopped_at: datetime | None
-    now: datetime
+    run_id: str
+    job_id: str
+    letter: RunRecord | None = None
 
 
 class StartRequest(NamedTuple):

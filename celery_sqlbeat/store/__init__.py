@@ -6,7 +6,7 @@ from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.errors import DriverMissing
 from celery_sqlbeat.store.beat_protocol import BeatStore, CodeStore
-from celery_sqlbeat.store.protocols import AdminStore, NodeStore, ResultStore, TransferStore, WorkerStore
+from celery_sqlbeat.store.protocols import AdminStore, NodeStore, ResultStore, WorkerStore
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.beat_schedule import SqlCodeStore
 from celery_sqlbeat.store.sql.claims import SqlBeatStore
@@ -14,7 +14,7 @@ from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import Breaker
 from celery_sqlbeat.store.sql.jobs import SqlAdminStore
-from celery_sqlbeat.store.sql.nodes import SqlNodeStore, SqlResultStore, SqlTransferStore
+from celery_sqlbeat.store.sql.nodes import SqlNodeStore, SqlResultStore
 from celery_sqlbeat.store.sql.runs import SqlWorkerStore
 from celery_sqlbeat.store.sql.session import Dialect
 
@@ -43,10 +43,6 @@ class Store:
     def for_admin(self) -> AdminStore:
         """Return the view of an administrator."""
         return SqlAdminStore(self.database, self.namespace)
-
-    def for_transfer(self) -> TransferStore:
-        """Return the view of a transfer from another scheduler."""
-        return SqlTransferStore(self.database, self.namespace)
 
     def results(self) -> ResultStore:
         """Return the view that ends the results of earlier attempts."""

@@ -11,12 +11,11 @@ from typing import NamedTuple, Protocol
 
 from celery_sqlbeat.model import (
     EndedSlot,
-    GapRecord,
-    JobArrival,
-    JobChange,
     JobCounts,
-    JobDraft,
     JobRecord,
+    JobWrite,
+    JobWriteResult,
+    NewRun,
     Node,
     RefusedStart,
     RunningJob,
@@ -27,7 +26,7 @@ from celery_sqlbeat.model import (
     Unbegun,
 )
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.beat_protocol import ANY_VERSION, Purged, Purging, WriteResult
+from celery_sqlbeat.store.beat_protocol import Purged, Purging, WriteResult
 
 
 class Extended(NamedTuple):
@@ -148,24 +147,6 @@ class AdminStore(Protocol):
     Every change bumps the change counter, so that beats notice it.
     """
 
-    def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
-        """Add jobs; returns the names added. The others are there already and stay as they are."""
-
-    def update_job(
-        self,
-        draft: JobDraft,
-        version: int,
-        reschedule: bool,
-        enabled: bool | None = None,
-        gap: GapRecord | None = None,
-        fence: int | None = None,
-    ) -> int | None:
-        """Change a job at this version, and return the new version; None on a conflict.
-
-        `enabled` None leaves that as it is; a gap is what was skipped while the job was paused;
-        `fence` as in `resume`.
-        """
-
     def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
         """Return jobs by name; a page is in the order of the names."""
 
@@ -175,42 +156,24 @@ class AdminStore(Protocol):
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
 
-    def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
-        """Pause a job; returns the new version, or None where there is nothing to pause."""
+    def write_jobs(self, writes: Sequence[JobWrite], together: bool = False) -> JobWriteResult:
+        """Write jobs that are as their writes expect, at most one write for each name.
 
-    def resume(
-        self,
-        job_name: str,
-        version: int,
-        next_run_time: datetime | None,
-        gap: GapRecord | None = None,
-        finished: bool = False,
-        fence: int | None = None,
-    ) -> int | None:
-        """Resume a paused job at a slot, with the record of those skipped; None on a conflict.
-
-        `finished`: no slot is left, so that the job stays disabled for that reason. With the
-        `fence` that was read it is a conflict, too, if a run of the job has ended since.
+        With `together` nothing is written where there is a conflict.
         """
 
-    def add_slot(self, run_id: str, job_id: str) -> bool:
-        """Add one extra slot, due now; False where the job is gone."""
+    def enqueue(self, runs: Sequence[NewRun]) -> set[str]:
+        """Add attempts, which wait for a beat; return their ids.
 
-    def delete(self, job_name: str, force: bool = False, version: int = ANY_VERSION) -> bool:
-        """Delete a job once its runs have ended, or at once with `force`, which cancels them."""
+        One is missing where its job is gone. A dead letter is replayed once, and only while it is
+        the last attempt of its slot and none of them is open.
+        """
 
     def cancel(self, job_name: str, reason: str = "cancelled by hand") -> bool:
         """Cancel the run that holds a job; its worker stops the task at the next heartbeat."""
 
     def runs(self, query: RunQuery) -> list[RunRecord]:
         """Return attempts in the order of the query; those of given ids in any order."""
-
-    def replay(self, letters: Sequence[tuple[str, RunRecord]]) -> set[str]:
-        """Give dead letters a new attempt under new run ids; returns the new ids.
-
-        A letter is replayed once, and only while it is the last attempt of its slot and none of
-        them is open.
-        """
 
     def purge_dead(self, run_ids: Iterable[str]) -> WriteResult:
         """Delete dead letters for good; return which were deleted and which were refused."""
@@ -231,10 +194,3 @@ class AdminStore(Protocol):
 
         Rows that the database refuses to delete are logged once, and passed by.
         """
-
-
-class TransferStore(Protocol):
-    """What jobs need that come from elsewhere, in batches."""
-
-    def place(self, arrivals: Sequence[JobArrival], changes: Sequence[JobChange]) -> set[str]:
-        """Write a batch in whole; or nothing, and return the names that somebody else changed."""

@@ -17,11 +17,10 @@ from celery_sqlbeat.api.records import plain
 from celery_sqlbeat.api.reschedule import (
     change_of,
     definition_of,
-    fence_of,
     first_run,
-    gap_record,
     is_timed_by_code,
     text_of,
+    update_of,
 )
 from celery_sqlbeat.beat_schedule.entries import shown_release
 from celery_sqlbeat.beat_schedule.plan import SchedulePlanner, first_runs
@@ -33,11 +32,12 @@ from celery_sqlbeat.model import (
     CODE_SCHEDULE,
     FINISHED,
     PAUSED,
+    AddJob,
     CodeAddition,
     CodeDefinition,
-    JobArrival,
-    JobChange,
     JobRecord,
+    PauseJob,
+    UpdateJob,
 )
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.schedule import Timeline
@@ -63,8 +63,7 @@ class ImportStep:
     next_run_time: datetime | None = None
     last_run_time: datetime | None = None
     remarks: tuple[str, ...] = ()
-    addition: JobArrival | None = None
-    change: JobChange | None = None
+    write: AddJob | UpdateJob | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what is shown of it, as plain values for JSON."""
@@ -115,10 +114,7 @@ def plan_step(
     )
     if to is None:
         return step
-    draft = draft_of(spec.text, to.next_run_time, bool(row.enabled), spec.start_at)
-    gap = None if to.gap is None else gap_record((ids or Ids()).run_ids(1)[0], row, to.gap)
-    change = JobChange(draft, row.version, to.moves, to.enabled, gap, fence_of(row, to))
-    return replace(step, remarks=job.remarks, change=change)
+    return replace(step, remarks=job.remarks, write=update_of(row, spec.text, spec.start_at, to, ids or Ids()))
 
 
 def _has_finished(row: JobRecord, spec: JobSpec) -> bool:
@@ -142,7 +138,7 @@ def _addition(job: ImportedJob, spec: JobSpec, now: datetime) -> ImportStep:
         first,
         job.last_run_time,
         job.remarks,
-        JobArrival(draft, job.last_run_time, reason),
+        AddJob(draft, last_run_time=job.last_run_time, disabled_reason=reason),
     )
 
 
@@ -200,10 +196,8 @@ def _import_batch(
         steps = [plan_step(job, spec, rows.get(job.name), now, rules, ids) for job, spec in batch]
         if dry_run:
             return steps
-        lost = store.for_transfer().place(
-            [step.addition for step in steps if step.addition is not None],
-            [step.change for step in steps if step.change is not None],
-        )
+        writes = [step.write for step in steps if step.write is not None]
+        lost = store.for_admin().write_jobs(writes, together=True).conflicts
         if not lost:
             return steps
     raise StoreError(f"somebody else keeps changing {', '.join(sorted(lost)[:5])}: try again")
@@ -235,8 +229,8 @@ def import_entries(
         if newer == code.entries.keys():
             return [left_out_step(LeftOut(name, why)) for name, why in sorted(left_out.items())]
         left_out.update({name: f"the database refuses its row: {why}" for name, why in done.refused.items()})
-        for name in sorted(source_jobs.paused & {*done.added}):
-            store.for_admin().pause(name, _PAUSED)
+        paused = sorted(source_jobs.paused & {*done.added})
+        store.for_admin().write_jobs([PauseJob(name, _PAUSED) for name in paused])
     steps = [left_out_step(LeftOut(name, why)) for name, why in left_out.items()]
     steps += [_addition_step(addition, source_jobs) for name, addition in additions.items() if name not in left_out]
     steps += [

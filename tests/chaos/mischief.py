@@ -18,7 +18,7 @@ import psutil
 import psycopg
 
 from celery_sqlbeat.errors import SqlbeatError
-from celery_sqlbeat.model import JobDraft
+from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
 from celery_sqlbeat.store.protocols import JobQuery
 from tests.chaos import witnesses
 from tests.chaos.guests import Later
@@ -58,7 +58,7 @@ class Rebirths:
             first,
             None,
         )
-        return self._shop.store.for_admin().add_jobs([draft]) == {name}
+        return self._shop.store.for_admin().write_jobs([AddJob(draft)]).done == {name}
 
     def define_all(self) -> None:
         """For the first time."""
@@ -72,7 +72,7 @@ class Rebirths:
             if self._jobs[name] == "by hand":
                 self._shop.statement(f"DELETE FROM Jobs WHERE JobName = '{name}'")
             else:
-                self._shop.store.for_admin().delete(name, force)
+                self._shop.store.for_admin().write_jobs([DeleteJob(name, force=force)])
         except (SqlbeatError, psycopg.Error, sqlite3.Error):
             return False  # the database is away, or its disk is full
 

@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from celery_sqlbeat.model import Claim, HeldLease, JobDraft, JobRecord, StartedRun, StartRequest, lifecycle
+from celery_sqlbeat.model import (
+    Claim,
+    DeleteJob,
+    HeldLease,
+    JobDraft,
+    JobRecord,
+    NewRun,
+    PauseJob,
+    StartedRun,
+    StartRequest,
+    UpdateJob,
+    lifecycle,
+)
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_ended_lease, after_failure, after_success, released
 from celery_sqlbeat.store import Store
 from tests.contract.stepping import Side
@@ -87,7 +99,7 @@ def postpone_start_deadline(case: Case, me: Actor) -> object:
 def update(case: Case, me: Actor) -> object:
     """Let an administrator change the job that was read."""
     draft = JobDraft(JOB, "app.other", "every 30s", None, None, None, None, None, True, None, NOON, None)
-    return me.admin.update_job(draft, case.job.version, reschedule=True)
+    return me.admin.write_jobs([UpdateJob(draft, version=case.job.version, reschedule=True)])
 
 
 def _request(case: Case, start_id: str, celery_retries: int) -> StartRequest:
@@ -113,11 +125,11 @@ def _after(lease: HeldLease) -> Any:
 ANY: dict[str, Operation] = {
     "claim": claim,
     "release_orphan_locks": lambda case, me: me.beat.release_orphan_locks(120),
-    "pause": lambda case, me: me.admin.pause(JOB, "stop"),
+    "pause": lambda case, me: me.admin.write_jobs([PauseJob(JOB, "stop")]),
     "update": update,
     "cancel": lambda case, me: me.admin.cancel(JOB),
-    "delete": lambda case, me: me.admin.delete(JOB),
-    "add_slot": lambda case, me: me.admin.add_slot(me.run_id, case.job.job_id),
+    "delete": lambda case, me: me.admin.write_jobs([DeleteJob(JOB)]),
+    "add_slot": lambda case, me: me.admin.enqueue([NewRun(me.run_id, case.job.job_id)]),
     "set NextRunTime": lambda case, me: me.by_hand(
         "UPDATE Jobs SET NextRunTime = $1 WHERE Id = $2", NOON - timedelta(seconds=7), case.job.job_id
     ),
@@ -210,7 +222,7 @@ def dispatched(world: World) -> Case:
 
 def outbox(world: World) -> Case:
     _set(world, NextRunTime=NOON + timedelta(hours=1))
-    world.admin.add_slot(world.ids.random_id(), str(world.job(JOB)["id"]))
+    world.add_slot(world.job(JOB)["id"])
     world.later(1)
     return Case(world)
 

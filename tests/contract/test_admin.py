@@ -5,7 +5,17 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.model import GapRecord, JobDraft, StartedRun
+from celery_sqlbeat.model import (
+    AddJob,
+    DeleteJob,
+    GapRecord,
+    JobDraft,
+    NewRun,
+    PauseJob,
+    ResumeJob,
+    StartedRun,
+    UpdateJob,
+)
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
 from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from tests.contract.conftest import Place
@@ -18,50 +28,52 @@ def draft(name: str, **fields: object) -> JobDraft:
 
 
 def test_a_job_is_added_once(world: World) -> None:
-    assert world.admin.add_jobs([draft("a"), draft("b")]) == {"a", "b"}
-    assert world.admin.add_jobs([draft("b", task_name="other"), draft("c")]) == {"c"}
+    assert world.write(AddJob(draft("a")), AddJob(draft("b"))) == {"a", "b"}
+    assert world.write(AddJob(draft("b", task_name="other")), AddJob(draft("c"))) == {"c"}
     assert world.record("b").task_name == "app.task"
     assert {claim.job_name for claim in world.claim().claims} == {"a", "b", "c"}
 
 
 def test_a_job_of_another_namespace_may_have_the_same_name(world: World) -> None:
     world.add("a", Namespace=world.namespace + "-other")
-    assert world.admin.add_jobs([draft("a")]) == {"a"}
+    assert world.write(AddJob(draft("a"))) == {"a"}
 
 
 def test_text_of_any_kind_survives(world: World) -> None:
     strange = "Zürich \"quoted\" 'single' \\ back {brace} %s ? :name 日本 🕰"
-    world.admin.add_jobs([draft(strange, kwargs='{"k": "\\u0000 ü"}')])
+    world.write(AddJob(draft(strange, kwargs='{"k": "\\u0000 ü"}')))
     record = world.record(strange)
     assert (record.job_name, record.kwargs) == (strange, '{"k": "\\u0000 ü"}')
 
 
 def test_a_change_needs_the_version_that_was_read(world: World) -> None:
-    world.admin.add_jobs([draft("a")])
+    world.write(AddJob(draft("a")))
     version = world.record("a").version
-    assert world.admin.update_job(draft("a", task_name="other"), version, reschedule=False) == version + 1
-    assert world.admin.update_job(draft("a", task_name="third"), version, reschedule=False) is None
+    assert world.write(UpdateJob(draft("a", task_name="other"), version=version, reschedule=False))
+    assert world.record("a").version == version + 1
+    stale = UpdateJob(draft("a", task_name="third"), version=version, reschedule=False)
+    assert world.admin.write_jobs([stale]) == (set(), {"a"})
     assert world.record("a").task_name == "other"
 
 
 def test_a_change_moves_the_next_run_only_if_asked(world: World) -> None:
-    world.admin.add_jobs([draft("a")])
+    world.write(AddJob(draft("a")))
     later = NOON + timedelta(hours=1)
-    world.admin.update_job(draft("a", next_run_time=later), 1, reschedule=False)
+    world.write(UpdateJob(draft("a", next_run_time=later), version=1, reschedule=False))
     assert world.record("a").next_run_time == NOON
-    world.admin.update_job(draft("a", next_run_time=later), 2, reschedule=True)
+    world.write(UpdateJob(draft("a", next_run_time=later), version=2, reschedule=True))
     assert world.record("a").next_run_time == later
 
 
 def test_a_change_ends_quarantine(world: World) -> None:
     name = world.add(Args="nonsense")
     world.claim()
-    assert world.admin.update_job(draft(name), 1, reschedule=False)
+    assert world.write(UpdateJob(draft(name), version=1, reschedule=False))
     assert world.claim_one().job_name == name
 
 
 def test_jobs_are_listed_page_by_page(world: World) -> None:
-    world.admin.add_jobs([draft(f"job-{n}") for n in range(5)])
+    world.write(*(AddJob(draft(f"job-{n}")) for n in range(5)))
     first = [*world.admin.jobs(JobQuery(page_size=3))]
     rest = world.admin.jobs(JobQuery(after_name=first[-1], page_size=3))
     assert [*first, *rest] == [f"job-{n}" for n in range(5)]
@@ -75,38 +87,40 @@ def test_every_change_is_noticed(world: World) -> None:
         seen.append(world.beat.changes())
         return seen[-1] > seen[-2]
 
-    world.admin.add_jobs([draft("a")])
+    world.write(AddJob(draft("a")))
     assert noticed()
-    world.admin.update_job(draft("a"), 1, reschedule=False)
+    world.write(UpdateJob(draft("a"), version=1, reschedule=False))
     assert noticed()
-    world.admin.pause("a", "tired")
+    world.write(PauseJob("a", "tired"))
     assert noticed()
-    world.admin.resume("a", 3, NOON)
+    world.write(ResumeJob("a", version=3, next_run_time=NOON))
     assert noticed()
-    world.admin.add_slot(world.ids.run_ids(1)[0], world.record("a").job_id)
+    world.add_slot(world.record("a").job_id)
     assert noticed()
-    world.admin.delete("a")
+    world.write(DeleteJob("a"))
     assert noticed()
     assert world.beat.next_deadlines().changes == seen[-1]
     assert not noticed()
 
 
 def test_a_paused_job_waits_and_says_why(world: World) -> None:
-    world.admin.add_jobs([draft("a")])
-    assert world.admin.pause("a", "month end") == 2
+    world.write(AddJob(draft("a")))
+    assert world.write(PauseJob("a", "month end"))
     assert world.claim().claims == []
-    assert world.record("a").disabled_reason == "month end"
-    assert world.admin.pause("a", "again") is None
+    assert (world.record("a").disabled_reason, world.record("a").version) == ("month end", 2)
+    assert not world.write(PauseJob("a", "again"))
 
 
 def test_a_resumed_job_has_the_record_of_what_was_skipped(world: World) -> None:
-    world.admin.add_jobs([draft("a")])
-    world.admin.pause("a", "month end")
+    world.write(AddJob(draft("a")))
+    world.write(PauseJob("a", "month end"))
     job = world.record("a")
     gap = GapRecord(world.ids.run_ids(1)[0], job.job_id, NOON, NOON + timedelta(minutes=2), 3, "paused")
-    assert world.admin.resume("a", job.version + 1, NOON, gap) is None
+    assert not world.write(ResumeJob("a", version=job.version + 1, next_run_time=NOON, gap=gap))
     assert world.runs("a") == []
-    assert world.admin.resume("a", job.version, NOON + timedelta(minutes=3), gap) == job.version + 1
+    at = NOON + timedelta(minutes=3)
+    assert world.write(ResumeJob("a", version=job.version, next_run_time=at, gap=gap))
+    assert world.record("a").version == job.version + 1
     (skipped,) = world.runs("a")
     assert (skipped["state"], skipped["reason"], skipped["slotcount"]) == ("skipped", "paused", 3)
     world.later(180)
@@ -115,7 +129,7 @@ def test_a_resumed_job_has_the_record_of_what_was_skipped(world: World) -> None:
 
 def test_an_extra_slot_runs_at_once_and_leaves_the_schedule_alone(world: World) -> None:
     name = world.add(NextRunTime=NOON + timedelta(hours=1))
-    assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    assert world.add_slot(world.job(name)["id"])
     assert world.beat.next_deadlines().outbox_at == NOON
     run = world.running()
     assert (run.kind, run.job_name) == ("manual", name)
@@ -126,22 +140,22 @@ def test_an_extra_slot_runs_at_once_and_leaves_the_schedule_alone(world: World) 
 def test_an_extra_slot_waits_for_the_end_of_the_run(world: World) -> None:
     name = world.add()
     run = world.running()
-    world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    world.add_slot(world.job(name)["id"])
     assert world.claim().claims == []
     world.finish(run)
     assert world.claim_one().slot.kind == "manual"
 
 
 def test_an_extra_slot_of_a_job_that_is_gone_is_refused(world: World) -> None:
-    assert not world.admin.add_slot(world.ids.run_ids(1)[0], world.ids.random_id())
+    assert not world.add_slot(world.ids.random_id())
 
 
 def test_two_extra_slots_run_one_after_the_other(world: World) -> None:
     name = world.add(NextRunTime=NOON + timedelta(hours=1))
     job_id = str(world.job(name)["id"])
-    world.admin.add_slot(world.ids.run_ids(1)[0], job_id)
+    world.add_slot(job_id)
     world.later(1)
-    world.admin.add_slot(world.ids.run_ids(1)[0], job_id)
+    world.add_slot(job_id)
     for _ in range(2):
         world.finish(world.running())
     assert world.states(name) == ["success", "success"]
@@ -151,16 +165,16 @@ def test_two_extra_slots_run_one_after_the_other(world: World) -> None:
 def test_an_idle_job_is_deleted_at_once_and_its_history_stays(world: World) -> None:
     name = world.add()
     world.finish(world.running())
-    assert world.admin.delete(name)
+    assert world.write(DeleteJob(name))
     assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["success"]
-    assert not world.admin.delete(name)
+    assert not world.write(DeleteJob(name))
 
 
 def test_a_running_job_is_deleted_when_its_run_has_ended(world: World) -> None:
     name = world.add()
     run = world.running()
-    world.admin.delete(name)
+    world.write(DeleteJob(name))
     assert world.record(name).delete_requested == 1
     assert world.finish(run)
     (row,) = world.beat.rows_needing_repair(10)
@@ -173,7 +187,7 @@ def test_a_running_job_is_deleted_when_its_run_has_ended(world: World) -> None:
 def test_a_running_job_is_deleted_by_force_and_its_run_is_cancelled(world: World) -> None:
     name = world.add()
     run = world.running()
-    world.admin.delete(name, force=True)
+    world.write(DeleteJob(name, force=True))
     assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["cancelled"]
     assert world.worker.extend([(run, 120)]).lost == {run.run_id}
@@ -195,7 +209,7 @@ def test_overlapping_runs_end_before_their_job_is_deleted(world: World) -> None:
     runs = [overlapping(world, name)]
     world.later(60)
     runs.append(overlapping(world, name))
-    world.admin.delete(name)
+    world.write(DeleteJob(name))
     assert world.record(name).delete_requested == 1
     assert world.finish(runs[0])
     (row,) = world.beat.rows_needing_repair(10)
@@ -215,7 +229,7 @@ def test_overlapping_runs_are_cancelled_where_their_job_is_deleted_by_force(worl
     began = world.start(claim)
     assert began is not None, "it holds the job, too, until its beat says that the message was sent"
     runs.append(began)
-    world.admin.delete(name, force=True)
+    world.write(DeleteJob(name, force=True))
     assert world.admin.jobs(JobQuery(names=[name])) == {}
     assert world.states(name) == ["cancelled"] * 3
     assert world.worker.extend([(run, 120) for run in runs]).lost == {run.run_id for run in runs}
@@ -225,8 +239,8 @@ def test_overlapping_runs_are_cancelled_where_their_job_is_deleted_by_force(worl
 def test_what_waits_for_a_deleted_job_is_cancelled(world: World) -> None:
     name = world.add()
     world.finish(world.running(), Ending("retry", "failed", 60.0, 1))
-    world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
-    world.admin.delete(name)
+    world.add_slot(world.job(name)["id"])
+    world.write(DeleteJob(name))
     assert world.states(name) == ["cancelled", "cancelled"]
     assert world.beat.next_deadlines().outbox_at is None
 
@@ -249,8 +263,8 @@ def test_a_dead_letter_is_replayed_once_under_a_new_run_id(world: World) -> None
     name = dead_letter(world)
     (letter,) = world.letters()
     (new_id,) = world.ids.run_ids(1)
-    assert world.admin.replay([(new_id, letter)]) == {new_id}
-    assert world.admin.replay([(world.ids.run_ids(1)[0], letter)]) == set()
+    assert world.admin.enqueue([NewRun(new_id, letter.job_id, letter)]) == {new_id}
+    assert world.replay(letter) == set()
     claim = world.claim_one()
     assert (claim.run_id, claim.slot.scheduled_for, claim.slot.attempt) == (new_id, letter.scheduled_for, 2)
     world.publish(claim)
@@ -264,7 +278,7 @@ def test_a_replay_leaves_the_schedule_alone(world: World) -> None:
     name = dead_letter(world)
     (letter,) = world.letters()
     next_run = world.job(name)["nextruntime"]
-    world.admin.replay([(world.ids.run_ids(1)[0], letter)])
+    world.replay(letter)
     world.finish(world.running())
     assert world.job(name)["nextruntime"] == next_run
 
@@ -359,24 +373,24 @@ def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
     assert (other.jobs(JobQuery(names=[name])), other.jobs(JobQuery())) == ({}, {})
     assert (other.runs(RunQuery()), other.runs(RunQuery(only_dead=True))) == ([], [])
     assert other.runs(RunQuery(run_ids=[run.run_id])) == []
-    assert other.replay([(world.ids.run_ids(1)[0], run)]) == set()
+    assert other.enqueue([NewRun(world.ids.run_ids(1)[0], run.job_id, run)]) == set()
     assert other.purge_dead([run.run_id]) == (set(), {})
-    assert not other.delete(name)
-    assert other.pause(name, "x") is None
-    assert not other.add_slot(world.ids.run_ids(1)[0], run.job_id)
+    assert not other.write_jobs([DeleteJob(name)]).done
+    assert not other.write_jobs([PauseJob(name, "x")]).done
+    assert not other.enqueue([NewRun(world.ids.run_ids(1)[0], run.job_id)])
     assert other.purge_history(0, 100).rows == 0
 
 
 @pytest.mark.parametrize("amount", [1, 500])
 def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
-    assert world.admin.add_jobs([]) == set()
-    assert world.admin.replay([]) == set()
+    assert world.admin.write_jobs([]) == (set(), set())
+    assert world.admin.enqueue([]) == set()
     assert world.admin.purge_dead([]) == (set(), {})
     assert world.beat.mark_published([]).done == set()
     assert world.worker.start([]) == {}
     assert world.worker.extend([]).lost == set()
     assert world.worker.finish([]) == set()
-    assert len(world.admin.add_jobs([draft(f"{n:04}") for n in range(amount)])) == amount
+    assert len(world.write(*(AddJob(draft(f"{n:04}")) for n in range(amount)))) == amount
     assert len(world.claim().claims) == amount
 
 

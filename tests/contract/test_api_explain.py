@@ -334,6 +334,6 @@ def test_an_extra_slot_that_ended_is_not_taken_for_the_attempt_that_waits(beat: 
     name = world.add()
     world.finish(world.running(), Ending(RETRY, "failed", 300.0, 1, 0, "TheError"))
     world.later(1)
-    world.admin.add_slot(world.ids.random_id(), str(world.job(name)["id"]))
+    world.add_slot(world.job(name)["id"])
     world.finish(world.running(), Ending(DLQ, "retries exhausted", None, 1, 0, "OfTheExtraSlot"))
     assert "TheError" in now(beat, name) and "OfTheExtraSlot" not in now(beat, name)

@@ -11,7 +11,7 @@ from celery import Celery, schedules
 from celery_sqlbeat.api import Handle, Job
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import FieldError, JobBeingDeleted, NoSuchJob, ScheduleError, VersionConflict
-from celery_sqlbeat.model import CODE_SCHEDULE, JobRecord
+from celery_sqlbeat.model import CODE_SCHEDULE, JobRecord, ResumeJob
 from celery_sqlbeat.model.lifecycle import Ending
 from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.store.sql.jobs import SqlAdminStore
@@ -318,7 +318,8 @@ def test_a_resumption_does_not_undo_the_next_slot_of_a_run_that_has_just_ended(b
     seen = world.record("a")
     assert world.finish(run)
     moved = world.record("a").next_run_time
-    assert world.admin.resume("a", seen.version, seen.next_run_time, fence=seen.fence) is None
+    stale = ResumeJob("a", version=seen.version, next_run_time=seen.next_run_time, fence=seen.fence)
+    assert not world.write(stale)
     assert beat.jobs.resume("a").next_run_time == moved
 
 

@@ -20,7 +20,7 @@ from celery_sqlbeat.beat_schedule.shelve_file import runs_in_code
 from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.model import LEFT_THE_CODE, Beside, Claimable, Node
+from celery_sqlbeat.model import LEFT_THE_CODE, Beside, Claimable, DeleteJob, Node, PauseJob, ResumeJob
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import Ending
 from celery_sqlbeat.planning import Planner
@@ -173,7 +173,7 @@ def test_an_entry_that_returns_runs_again_without_the_slots_that_it_missed(world
 
 def test_a_pause_outlives_changes_leaving_and_returning(world: World, beat: Beat) -> None:
     beat.imports({"minute": MINUTE})
-    world.admin.pause("minute", "the shop is closed")
+    world.write(PauseJob("minute", "the shop is closed"))
     beat.imports({"minute": {**MINUTE, "args": [2]}})
     assert beat.imports({}).left == []
     assert beat.imports({"minute": MINUTE}).changed == ["minute"]
@@ -192,9 +192,10 @@ def test_a_paused_job_that_is_resumed_after_its_entry_left_is_disabled_by_the_ne
     world: World, beat: Beat
 ) -> None:
     beat.imports({"minute": MINUTE})
-    paused = world.admin.pause("minute", "closed")
+    assert world.write(PauseJob("minute", "closed"))
+    version = world.record("minute").version
     beat.imports({})
-    assert paused is not None and world.admin.resume("minute", paused, NOON)
+    assert world.write(ResumeJob("minute", version=version, next_run_time=NOON))
     assert beat.imports({}).left == ["minute"]
 
 
@@ -319,7 +320,7 @@ def test_the_tally_tells_what_others_have_done_to_the_jobs_of_an_app(world: Worl
 
     done = beat.imports({"minute": MINUTE, "daily": DAILY})
     assert done.tally == newest().tally == CodeTally(2, 0)
-    world.store.for_admin().delete("daily")
+    world.write(DeleteJob("daily"))
     assert newest().tally == CodeTally(1, 0)
     assert beat.imports({"minute": MINUTE, "daily": DAILY}).added == ["daily"]
     other = Beat(world, "v2")
@@ -352,7 +353,7 @@ def test_a_beat_claims_the_jobs_of_its_app_and_those_of_none(world: World) -> No
     world.change("dbas", NextRunTime=NOON + timedelta(hours=1))
     assert store.starts_after(NOON + timedelta(minutes=2), Claimable("nobody's")) == NOON + timedelta(hours=1)
     world.change("dbas", NextRunTime=NOON)
-    world.store.for_admin().add_slot(world.ids.random_id(), world.job("office-job")["id"])
+    world.add_slot(world.job("office-job")["id"])
     assert store.next_deadlines(shop).outbox_at is None and store.next_deadlines().outbox_at == NOON
     world.later(60)
     assert {claim.job_name for claim in store.claim(world.planner, 10, 15.0, shop).claims} == {"shop-job", "dbas"}
@@ -493,7 +494,7 @@ def test_a_job_about_to_be_deleted_is_left_to_its_deletion(world: World, beat: B
     beat.imports({"minute": MINUTE})
     world.later(60)
     run = world.running()
-    world.admin.delete("minute")
+    world.write(DeleteJob("minute"))
     assert beat.imports({"minute": {**MINUTE, "args": [1]}}) == Imported("v1", [], [], [], {}, tally=CodeTally(1, 0))
     world.finish(run)
     world.beat.delete_requested([run.job_id])

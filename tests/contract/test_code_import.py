@@ -11,7 +11,7 @@ from celery_sqlbeat.beat_schedule.entries import CodeSchedule, read_entries
 from celery_sqlbeat.beat_schedule.plan import SchedulePlanner
 from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.policy import Policies
-from celery_sqlbeat.model import LEFT_THE_CODE, CodeImport, CodeState, Node
+from celery_sqlbeat.model import LEFT_THE_CODE, CodeImport, CodeState, Node, PauseJob, ResumeJob
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.store.beat_protocol import CodeStore, Imported
 from tests.support.world import NOON, World
@@ -80,14 +80,14 @@ def test_what_nobody_disturbs_is_read_and_written_once(shop: Shop) -> None:
 
 
 def test_a_pause_by_hand_between_reading_and_writing_stays(shop: Shop) -> None:
-    done, readings = shop.brings_while(lambda: shop.world.admin.pause("minute", "by hand"), {"minute": OTHER_CALL})
+    done, readings = shop.brings_while(lambda: shop.world.write(PauseJob("minute", "by hand")), {"minute": OTHER_CALL})
     assert (done.changed, done.is_stale, readings) == (["minute"], False, 2)
     row = shop.world.job("minute")
     assert (row["args"], row["enabled"], row["disabledreason"], row["version"]) == ("[1]", 0, "by hand", 3)
 
 
 def test_a_job_that_is_paused_as_its_entry_leaves_stays_paused_for_that_reason(shop: Shop) -> None:
-    done, readings = shop.brings_while(lambda: shop.world.admin.pause("minute", "by hand"), {})
+    done, readings = shop.brings_while(lambda: shop.world.write(PauseJob("minute", "by hand")), {})
     assert (done.left, readings) == ([], 2)
     assert shop.world.job("minute")["disabledreason"] == "by hand"
 
@@ -132,9 +132,9 @@ def test_an_import_that_is_disturbed_again_and_again_ends_and_is_not_taken_for_d
     def disturbs() -> None:
         job = shop.world.job("minute")
         if job["enabled"]:
-            shop.world.admin.pause("minute", "by hand")
+            shop.world.write(PauseJob("minute", "by hand"))
         else:
-            shop.world.admin.resume("minute", job["version"], NOON)
+            shop.world.write(ResumeJob("minute", version=job["version"], next_run_time=NOON))
 
     done, readings = shop.brings_while(disturbs, {"minute": OTHER_CALL, "new": MINUTE}, times=100)
     assert (done.is_stale, done.changed, done.added, readings) == (True, [], ["new"], 5)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_sqlbeat.model import JobDraft
+from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
 from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.store.sql.migrations import STEP
 from celery_sqlbeat.store.sql.session import sql_folder
@@ -33,7 +33,7 @@ def run_once(world: World, name: str = "nightly") -> list[int]:
 
 
 def define(world: World, name: str = "nightly") -> None:
-    assert world.admin.add_jobs([DRAFT._replace(job_name=name)]) == {name}
+    assert world.write(AddJob(DRAFT._replace(job_name=name))) == {name}
 
 
 def delete_by_hand(world: World, name: str = "nightly") -> None:
@@ -53,7 +53,7 @@ def test_a_job_that_is_deleted_and_defined_again_goes_on_with_its_fences(world: 
         if by_hand:
             delete_by_hand(world)
         else:
-            world.admin.delete("nightly")
+            world.write(DeleteJob("nightly"))
         world.later(1)
     assert seen == sorted(set(seen)), seen
 
@@ -61,11 +61,11 @@ def test_a_job_that_is_deleted_and_defined_again_goes_on_with_its_fences(world: 
 def test_other_names_and_namespaces_begin_as_ever(world: World) -> None:
     define(world)
     run_once(world)
-    world.admin.delete("nightly")
+    world.write(DeleteJob("nightly"))
     define(world, "other")
     assert fence(world, "other") == 0
     sibling = world.sibling()
-    sibling.for_admin().add_jobs([DRAFT._replace(job_name="nightly")])
+    sibling.for_admin().write_jobs([AddJob(DRAFT._replace(job_name="nightly"))])
     assert [job.fence for job in sibling.for_admin().jobs(JobQuery(page_size=10)).values()] == [0]
 
 
@@ -73,7 +73,7 @@ def test_many_rows_that_are_deleted_by_one_statement_keep_their_fences(world: Wo
     for at in range(5):
         world.add(f"job-{at}", Fence=10 * at)
     world.sql("DELETE FROM Jobs WHERE Namespace = ?", world.namespace)
-    world.admin.add_jobs([DRAFT._replace(job_name=f"job-{at}") for at in range(5)])
+    world.write(*(AddJob(DRAFT._replace(job_name=f"job-{at}")) for at in range(5)))
     assert [fence(world, f"job-{at}") for at in range(5)] == [0, 10, 20, 30, 40]
 
 
@@ -123,7 +123,7 @@ def test_a_name_that_was_deleted_long_ago_is_forgotten_and_its_fences_are_not(wo
 
     define(world)
     world.change("nightly", Fence=7)
-    world.admin.delete("nightly")
+    world.write(DeleteJob("nightly"))
     for _ in range(3):  # a pass notes it, raises the floor, forgets it
         world.admin.purge_nodes(KEEP)
     assert remembered() == 1

@@ -5,6 +5,7 @@ A run that leaves its job due at another instant than its claim had planned.
 
 from datetime import timedelta
 
+from celery_sqlbeat.model import DeleteJob
 from celery_sqlbeat.model.lifecycle import Ending, released
 from tests.support.world import World
 
@@ -64,7 +65,7 @@ def test_a_run_whose_next_slot_was_moved_by_hand_is_announced(world: World) -> N
 def test_the_end_of_a_run_that_a_deletion_waits_for_is_announced(world: World) -> None:
     name = world.add(Schedule="cron * * * * *")
     run = world.running()
-    world.admin.delete(name)
+    world.write(DeleteJob(name))
     before = world.beat.changes()
     world.later(10)
     world.finish(run)
@@ -77,7 +78,7 @@ def test_the_end_of_the_last_overlapping_run_of_a_job_that_goes_is_announced(wor
     world.beat.mark_dispatched([claim])
     run = world.start(claim)
     assert run is not None
-    world.admin.delete(name)
+    world.write(DeleteJob(name))
     before = world.beat.changes()
     world.later(10)
     assert world.finish(run)
@@ -89,7 +90,7 @@ def test_the_end_of_the_last_overlapping_run_of_a_job_that_goes_is_announced(wor
 def test_a_lease_that_is_taken_over_tells_of_a_deletion(world: World) -> None:
     name = world.add(Schedule="cron * * * * *")
     world.running()
-    world.admin.delete(name)
+    world.write(DeleteJob(name))
     before = world.beat.changes()
     world.later(1000)
     ended = world.beat.ended(10)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.model import NewRun, StartedRun
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_failure, after_lost_lease, after_success, released
 from celery_sqlbeat.store.protocols import RunQuery
 from tests.contract.conftest import Place
@@ -326,7 +326,7 @@ def test_a_retry_written_by_hand_begins_the_schedule_of_a_job_without_a_next_run
 def replayed(world: World) -> list[int]:
     """Replay all dead letters at once; returns the numbers of the attempts that followed."""
     letters = world.letters()
-    made = world.admin.replay(list(zip(world.ids.run_ids(len(letters)), letters, strict=True)))
+    made = world.replay(*letters)
     return sorted(run.attempt for run in world.admin.runs(RunQuery(run_ids=made)))
 
 
@@ -374,9 +374,10 @@ def test_two_administrators_replay_a_slot_once(world: World, place: Place) -> No
     letters = world.letters()
     other = place.store(world.namespace)
     try:
-        made = world.admin.replay(list(zip(world.ids.run_ids(2), letters, strict=True)))
+        made = world.replay(*letters)
         assert len(made) == 1
-        assert other.for_admin().replay(list(zip(world.ids.run_ids(2), letters, strict=True))) == set()
+        again = zip(world.ids.run_ids(2), letters, strict=True)
+        assert other.for_admin().enqueue([NewRun(run_id, letter.job_id, letter) for run_id, letter in again]) == set()
     finally:
         other.close()
 
@@ -522,7 +523,7 @@ def test_a_run_that_was_un_started_is_claimed_again_under_the_same_attempt(world
 
 def extra_run(world: World, name: str) -> StartedRun:
     """Start an extra slot of a job whose schedule is not due."""
-    assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    assert world.add_slot(world.job(name)["id"])
     return world.running()
 
 
@@ -567,7 +568,7 @@ def test_an_extra_slot_does_not_disturb_a_slot_that_waits_for_its_retry(world: W
 def test_an_extra_slot_unlocked_by_hand_goes_back_to_the_outbox(world: World) -> None:
     for start in (False, True):
         name = world.add(NextRunTime=world.now + timedelta(hours=1))
-        world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+        world.add_slot(world.job(name)["id"])
         claim = world.claim_one()
         if start:
             world.start(claim)
@@ -582,7 +583,7 @@ def test_a_run_left_behind_by_a_hand_is_not_forgotten_over_an_extra_slot(world: 
     name = world.add()
     run = world.running()
     world.change(name, LockedBy=None, NextRunTime=NOON + MINUTE)
-    world.admin.add_slot(world.ids.run_ids(1)[0], run.job_id)
+    world.add_slot(run.job_id)
     following = world.running()
     assert (following.kind, following.scheduled_for, following.attempt) == ("schedule", NOON, 2)
     world.finish(following)

@@ -9,7 +9,7 @@ import pytest
 
 from celery_sqlbeat.checks.gather import read_slow
 from celery_sqlbeat.config.policy import policies_from_setting
-from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.model import PauseJob, StartedRun
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import DLQ, LEFT_TO_OTHERS, RETRY, SUCCESS, Ending
 from tests.contract.conftest import Place
@@ -135,7 +135,7 @@ def test_an_extra_slot_that_runs_long_skips_the_schedules_own(world: World) -> N
     name = add(world, "skip", "every 60s")
     world.change(name, NextRunTime=NOON + 60 * SECOND)
     job = world.record(name)
-    assert world.admin.add_slot(world.ids.random_id(), job.job_id)
+    assert world.add_slot(job.job_id)
     run_for(world, 90)
     assert world.claim().claims == []
     assert world.instant(name, "nextruntime") == NOON + 120 * SECOND
@@ -262,7 +262,7 @@ def test_a_job_that_was_paused_meanwhile_keeps_its_run(world: World, place: Plac
     found = world.beat.replaceable(10)
     second = place.store(world.namespace)
     try:
-        assert second.for_admin().pause(name, "paused")
+        assert second.for_admin().write_jobs([PauseJob(name, "paused")]).done
     finally:
         second.close()
     assert world.beat.replace(found) == set()
@@ -272,7 +272,7 @@ def test_a_job_that_was_paused_meanwhile_keeps_its_run(world: World, place: Plac
 def test_a_paused_job_keeps_its_run(world: World) -> None:
     name = add(world, "replace")
     world.running()
-    assert world.admin.pause(name, "paused")
+    assert world.write(PauseJob(name, "paused"))
     world.later(2)
     assert world.beat.replaceable(10) == []
     assert world.beat.next_deadlines().replace_at is None

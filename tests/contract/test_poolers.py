@@ -19,7 +19,7 @@ from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.config.policy import policies_from_setting
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import DatabaseBusy
-from celery_sqlbeat.model import JobDraft, StartRequest
+from celery_sqlbeat.model import AddJob, JobDraft, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import after_success
 from celery_sqlbeat.planning import Planner
@@ -94,7 +94,7 @@ class Foreigner:
 def fire(store: Store, names: list[str], worker: str = "worker") -> int:
     """Add jobs that are due and take each of them all the way; returns how many ended well."""
     draft = JobDraft("", "shop.add", "every 1h", None, "[]", None, None, None, True, None, store.nodes().clock(), None)
-    store.for_admin().add_jobs([draft._replace(job_name=name) for name in names])
+    store.for_admin().write_jobs([AddJob(draft._replace(job_name=name)) for name in names])
     beat, hands = store.for_beat(f"beat of {worker}"), store.for_worker(worker)
     beat.next_deadlines()
     claims = beat.claim(PLANNER, 500, 15.0).claims

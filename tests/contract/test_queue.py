@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.model import Claimable, HeldLease
+from celery_sqlbeat.model import Claimable, HeldLease, PauseJob
 from celery_sqlbeat.model.lifecycle import (
     CANNOT_BE_PUBLISHED,
     MAX_REPUBLISHES,
@@ -204,7 +204,7 @@ def test_what_still_cannot_be_published_ends_as_a_dead_letter_and_its_job_goes_o
 
 def test_an_extra_slot_that_cannot_be_published_is_tried_again_from_the_outbox(world: World) -> None:
     name = world.add(NextRunTime=NOON + 60 * MINUTE)
-    world.admin.add_slot(world.ids.random_id(), str(world.job(name)["id"]))
+    world.add_slot(world.job(name)["id"])
     claim = world.claim_one()
     world.beat.fail([(claim, after_refusal(0, 3, Backoff(8.0), lambda: 1.0, "TypeError: y()"))])
     assert world.claim().claims == []
@@ -594,7 +594,7 @@ def test_an_extra_slot_takes_its_turn_though_the_schedule_is_always_due(world: W
     """A job that runs longer than its interval is due again whenever it is free."""
     name = world.add(Schedule="every 60s")
     run = world.running()
-    world.admin.add_slot(world.ids.run_ids(1)[0], run.job_id)
+    world.add_slot(run.job_id)
     world.later(90)
     world.finish(run)
     extra = world.running()
@@ -684,7 +684,7 @@ def test_beat_wakes_for_the_lease_of_an_overlapping_run(world: World) -> None:
 
 def test_beat_wakes_for_the_outbox_where_the_job_is_free(world: World) -> None:
     name = world.add(NextRunTime=NOON + 10 * MINUTE)
-    assert world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(name)["id"]))
+    assert world.add_slot(world.job(name)["id"])
     found = world.beat.next_deadlines()
     assert earliest(found) == found.outbox_at == NOON
     world.change(name, Enabled=0)
@@ -713,13 +713,13 @@ def test_beat_wakes_for_the_earliest_of_all(world: World) -> None:
     assert found.planned_at == NOON + 100 * SECOND
     assert found.lease_ends_at == NOON + 80 * SECOND
     assert found.due_at == earliest(found) == NOON + 30 * SECOND
-    world.admin.add_slot(world.ids.run_ids(1)[0], str(world.job(extra)["id"]))
+    world.add_slot(world.job(extra)["id"])
     assert wake(world) == NOON
 
 
 def test_a_wake_tells_of_changes(world: World) -> None:
     before = world.beat.next_deadlines().changes
-    world.admin.pause(world.add(), "holidays")
+    world.write(PauseJob(world.add(), "holidays"))
     assert world.beat.next_deadlines().changes == before + 1 == world.beat.changes()
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from celery_sqlbeat.model import Claim, JobDraft, StartedRun, StartRequest
+from celery_sqlbeat.model import AddJob, Claim, DeleteJob, JobDraft, NewRun, PauseJob, StartedRun, StartRequest
 from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease, after_success, released
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocols import Extended, JobQuery
@@ -106,7 +106,7 @@ class Race:
 
         def replay() -> Callable[[Store], set[str]]:
             (run_id,) = self.world.ids.run_ids(1)
-            return lambda store: store.for_admin().replay([(run_id, letter)])
+            return lambda store: store.for_admin().enqueue([NewRun(run_id, letter.job_id, letter)])
 
         return name, replay
 
@@ -380,8 +380,8 @@ def test_a_late_start_and_the_deletion_of_its_job(race: Race, order: int, column
     name = race.world.add(**columns)
     claim = race.world.forgotten()
 
-    def delete(store: Store) -> bool:
-        return store.for_admin().delete(name, force=True)
+    def delete(store: Store) -> set[str]:
+        return store.for_admin().write_jobs([DeleteJob(name, force=True)]).done
 
     if order == 1:
         run, deleted = race.run(race.start(claim), delete)
@@ -413,16 +413,16 @@ def test_a_late_start_of_a_leased_slot_and_the_claim_of_the_next_one(race: Race,
 def test_a_claim_and_a_pause(race: Race, order: int) -> None:
     name = race.world.add()
 
-    def pause(store: Store) -> int | None:
-        return store.for_admin().pause(name, "holidays")
+    def pause(store: Store) -> set[str]:
+        return store.for_admin().write_jobs([PauseJob(name, "holidays")]).done
 
     if order == 1:
-        claims, version = race.run(race.claim(), pause)
+        claims, paused = race.run(race.claim(), pause)
         assert len(claims) == 1
     else:
-        version, claims = race.run(pause, race.claim())
+        paused, claims = race.run(pause, race.claim())
         assert claims == []
-    assert version is not None
+    assert paused == {name}
     assert race.world.job(name)["enabled"] == 0
 
 
@@ -430,12 +430,12 @@ def test_a_claim_and_a_pause(race: Race, order: int) -> None:
 
 
 def many_due(world: World) -> None:
-    drafts = [
-        JobDraft(f"job-{n:04}", "app.task", "every 60s", None, None, None, None, None, True, None, NOON, None)
+    writes = [
+        AddJob(JobDraft(f"job-{n:04}", "app.task", "every 60s", None, None, None, None, None, True, None, NOON, None))
         for n in range(ROWS)
     ]
     for at in range(0, ROWS, 500):
-        assert len(world.admin.add_jobs(drafts[at : at + 500])) == 500
+        assert len(world.write(*writes[at : at + 500])) == 500
 
 
 def check_all_started_once(world: World, claimed: Counter[str], started: Counter[str]) -> None:

@@ -16,7 +16,7 @@ from celery_sqlbeat.api import Handle
 from celery_sqlbeat.beat.housekeeping import CleanUp, Housekeeping
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.model import Node, Repair
+from celery_sqlbeat.model import DeleteJob, Node, Repair
 from celery_sqlbeat.model.lifecycle import Ending
 from celery_sqlbeat.store.protocols import AdminStore
 from tests.contract.test_beat_schedule import LIVE, MINUTE, Beat
@@ -233,7 +233,7 @@ def test_a_deleted_name_that_may_not_go_keeps_no_other_one(world: World, event: 
 
     names = [world.add(Fence=7 + at) for at in range(MANY)]
     for name in names:
-        assert world.admin.delete(name)
+        assert world.write(DeleteJob(name))
     with refusing(world, names[4], event=event):
         for _ in range(3):  # one notes them, one raises the floor, one forgets them
             world.admin.purge_nodes(OLD)

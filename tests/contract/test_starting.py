@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.model import Claim
+from celery_sqlbeat.model import Claim, DeleteJob
 from celery_sqlbeat.model.lifecycle import Ending, after_lost_lease, left_to_others, released
 from tests.support.world import LEASE, NOON, OVERLAP, World, as_instant
 
@@ -394,7 +394,7 @@ def test_a_run_of_a_deleted_job_that_has_not_begun_never_begins(
         world.beat.mark_dispatched([claim])
     elif not columns and not force:
         return  # it holds its job, which is deleted once this run has ended
-    assert world.admin.delete(name, force=force)
+    assert world.write(DeleteJob(name, force=force))
     assert world.start(claim) is None
     why = world.refused(claim)
     (row,) = world.runs(name)
@@ -408,7 +408,7 @@ def test_a_begun_run_of_a_job_that_is_to_be_deleted_may_be_retried_by_celery(wor
     name = world.add(Policies=OVERLAP)
     claim = world.forgotten()
     run = world.start(claim)
-    assert run is not None and world.admin.delete(name)
+    assert run is not None and world.write(DeleteJob(name))
     assert world.start(claim, celery_retries=1) is not None
     assert world.states(name) == ["running"]
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 import tests.support.hypothesis_profile  # noqa: F401  # loads it
-from celery_sqlbeat.model import Claim, HeldLease, StartedRun, StartRequest, lifecycle
+from celery_sqlbeat.model import Claim, HeldLease, NewRun, StartedRun, StartRequest, lifecycle
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, Republish, after_failure, after_lost_lease, released
 from tests.contract.conftest import Place
 from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant
@@ -161,7 +161,7 @@ class Walk(RuleBasedStateMachine):
     @rule(name=jobs)
     def an_operator_runs_now(self, name: str) -> None:
         self.pass_time(0)
-        assert self.world.admin.add_slot(self.world.ids.run_ids(1)[0], self.job_ids[name])
+        assert self.world.add_slot(self.job_ids[name])
         self.slots.add((name, self.world.now, "manual"))
 
     @rule(name=jobs)
@@ -174,9 +174,9 @@ class Walk(RuleBasedStateMachine):
 
     @rule()
     def an_operator_replays_the_dead(self) -> None:
-        letters = [(self.world.ids.run_ids(1)[0], dead) for dead in self.world.letters()]
-        fresh = [pair for pair in letters if pair[1].reason != "replayed"]
-        assert self.world.admin.replay(letters) == {run_id for run_id, _ in fresh}
+        runs = [NewRun(self.world.ids.run_ids(1)[0], dead.job_id, dead) for dead in self.world.letters()]
+        fresh = [(run, run.letter) for run in runs if run.letter is not None and run.letter.reason != "replayed"]
+        assert self.world.admin.enqueue(runs) == {run.run_id for run, _ in fresh}
         for _, dead in fresh:
             slot = (dead.job_name, dead.scheduled_for, dead.kind)
             self.more_attempts[slot] += 1

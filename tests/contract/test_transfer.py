@@ -13,7 +13,7 @@ from celery import Celery
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import LineError
-from celery_sqlbeat.model import JobArrival, JobChange, JobDraft
+from celery_sqlbeat.model import AddJob, JobDraft, UpdateJob
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocols import JobQuery
 from celery_sqlbeat.transfer.jsonl import LeftOut, export_lines, read_lines
@@ -62,30 +62,27 @@ def out(beat: Handle, with_state: bool = True) -> list[str]:
 
 
 def test_a_new_job_keeps_its_last_run_and_why_it_is_disabled(world: World) -> None:
-    place = world.store.for_transfer().place
-    assert (
-        place([JobArrival(draft("a"), NOON - HOUR, None), JobArrival(draft("b", enabled=False), None, "why")], [])
-        == set()
-    )
+    disabled = AddJob(draft("b", enabled=False), disabled_reason="why")
+    assert world.write(AddJob(draft("a"), last_run_time=NOON - HOUR), disabled) == {"a", "b"}
     jobs = world.admin.jobs(JobQuery(names=["a", "b"]))
     assert (jobs["a"].last_run_time, jobs["a"].enabled, jobs["a"].disabled_reason) == (NOON - HOUR, 1, None)
     assert (jobs["b"].last_run_time, jobs["b"].enabled, jobs["b"].disabled_reason) == (None, 0, "why")
 
 
 def test_a_batch_is_written_whole_or_not_at_all(world: World) -> None:
-    world.admin.add_jobs([draft("there"), draft("changed")])
+    world.write(AddJob(draft("there")), AddJob(draft("changed")))
     before = world.beat.changes()
-    place = world.store.for_transfer().place
-    assert place([JobArrival(draft("new"), None, None), JobArrival(draft("there"), None, None)], []) == {"there"}
-    stale = JobChange(draft("changed", task_name="app.other"), 7, False, None, None)
-    assert place([JobArrival(draft("new"), None, None)], [stale]) == {"changed"}
+    new, there = AddJob(draft("new")), AddJob(draft("there"))
+    assert world.admin.write_jobs([new, there], together=True) == (set(), {"there"})
+    stale = UpdateJob(draft("changed", task_name="app.other"), version=7, reschedule=False)
+    assert world.admin.write_jobs([new, stale], together=True) == (set(), {"changed"})
     assert set(world.admin.jobs(JobQuery(names=["new", "there", "changed"]))) == {"there", "changed"}
     assert world.beat.changes() == before, "nothing was written, so there is nothing to notice"
 
 
 def test_a_batch_is_noticed(world: World) -> None:
     before = world.beat.changes()
-    world.store.for_transfer().place([JobArrival(draft("a"), None, None)], [])
+    world.admin.write_jobs([AddJob(draft("a"))], together=True)
     assert world.beat.changes() > before
 
 
@@ -224,7 +221,7 @@ def test_who_changes_the_same_jobs_meanwhile_is_seen(
     def look(admin: Any, names: Any) -> Any:
         found = read(admin, names)
         if not added:
-            added.append(beat.store.for_admin().add_jobs([draft("a", schedule="every 60s")]))
+            added.append(world.write(AddJob(draft("a", schedule="every 60s"))))
         return found
 
     monkeypatch.setattr(type(world.admin), "jobs", look)

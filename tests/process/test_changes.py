@@ -16,7 +16,7 @@ from celery.utils.imports import symbol_by_name
 
 from celery_sqlbeat import Scheduler
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.model import Node, RunRecord, StartRequest
+from celery_sqlbeat.model import Node, PauseJob, ResumeJob, RunRecord, StartRequest
 from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, LEFT_TO_OTHERS, RUNNING, SKIPPED, SUCCESS, after_success
 from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeShop
@@ -62,14 +62,15 @@ def test_a_change_through_this_package_is_noticed_long_before_the_next_poll(make
     shop.add("added", at=shop.now())
     wait_for_runs(shop, "added", DISPATCHED, seconds=NOTICE)
     admin = shop.store.for_admin()
-    version = admin.pause("added", "by the test")
-    assert version is not None
+    assert admin.write_jobs([PauseJob("added", "by the test")]).done
     shop.wait_until_settled()
     before = len(shop.runs())
     shop.add("another", at=shop.now())
     wait_for_runs(shop, "another", DISPATCHED, count=3)
     assert len(shop.runs()) - len(runs_of(shop, "another", DISPATCHED)) == before
-    assert admin.resume("added", version, shop.now() + timedelta(seconds=1)) is not None
+    version = admin.jobs(JobQuery(names=["added"]))["added"].version
+    first = shop.now() + timedelta(seconds=1)
+    assert admin.write_jobs([ResumeJob("added", version=version, next_run_time=first)]).done
     wait_for(lambda: len(runs_of(shop, "added", DISPATCHED)) > before, 1 + NOTICE, shop.logs)
     beat.stop()
     assert_clean(beat)

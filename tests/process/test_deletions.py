@@ -5,6 +5,7 @@ Real processes.
 
 import pytest
 
+from celery_sqlbeat.model import DeleteJob
 from celery_sqlbeat.model.lifecycle import SUCCESS
 from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeWorkers
@@ -36,7 +37,7 @@ def test_its_row_goes_with_the_end_of_its_run_and_not_with_the_next_poll(shop: W
     beat = shop.start()
     name = shop.order("work.sleep", 3, policies={"overlap": overlap})
     shop.wait_for_start(name)
-    assert shop.store.for_admin().delete(name)
+    assert shop.store.for_admin().write_jobs([DeleteJob(name)]).done
     assert not is_gone(shop, name), "its run goes on"
     wait_for(lambda: is_gone(shop, name), PATIENCE, shop.logs)
     (run,) = shop.attempts(name)
@@ -51,7 +52,7 @@ def test_its_row_goes_with_the_next_beat_where_none_was_there(shop: WorkerShop) 
     name = shop.order("work.sleep", 1)
     shop.dispatch()
     shop.wait_for_start(name)
-    assert shop.store.for_admin().delete(name)
+    assert shop.store.for_admin().write_jobs([DeleteJob(name)]).done
     shop.wait_for_outcome(name)
     assert not is_gone(shop, name), "nobody was there to delete it"
     beat = shop.start()

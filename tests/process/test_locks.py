@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.config.policy import policies_from_setting
-from celery_sqlbeat.model import Claim, StartRequest
+from celery_sqlbeat.model import Claim, NewRun, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import DISPATCHED
 from celery_sqlbeat.planning import Planner
@@ -109,7 +109,7 @@ def test_a_row_that_is_locked_between_its_claim_and_its_mark_is_recorded_later(m
     shop.add("each second", at=shop.now())
     beat = shop.start()
     wait_for(lambda: shop.store.for_admin().jobs(JobQuery(names=["marked"])), 30, shop.logs)
-    shop.store.for_admin().add_slot("01a00000-0000-7000-8000-000000000001", job_id(shop, "marked"))
+    shop.store.for_admin().enqueue([NewRun("01a00000-0000-7000-8000-000000000001", job_id(shop, "marked"))])
     wait_for(lambda: (shop.folder / "held").exists(), 30, shop.logs)
     with locked(shop, "marked"):
         (shop.folder / "go").touch()

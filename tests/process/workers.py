@@ -23,7 +23,7 @@ import psutil
 import psycopg
 
 from celery_sqlbeat.config.policy import policies_from_setting
-from celery_sqlbeat.model import Claim, JobDraft, JobRecord, RunRecord, SeenNode
+from celery_sqlbeat.model import AddJob, Claim, JobDraft, JobRecord, RunRecord, SeenNode
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending, ExpiredLease, after_ended_lease
 from celery_sqlbeat.planning import Planner
@@ -182,7 +182,7 @@ class WorkerShop(Shop):
         name = name or f"{task.removeprefix('work.')}-{next(self._numbers)}"
         fields = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in fields.items()}
         draft = JobDraft(name, task, "every 1h", None, json.dumps(args), None, None, None, True, None, self.now(), None)
-        assert self.store.for_admin().add_jobs([draft._replace(**fields)]) == {name}
+        assert self.store.for_admin().write_jobs([AddJob(draft._replace(**fields))]).done == {name}
         return name
 
     def claim(self) -> dict[str, Claim]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.errors import SqlbeatError
-from celery_sqlbeat.model import JobDraft
+from celery_sqlbeat.model import DeleteJob, JobDraft, NewRun, UpdateJob
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from tests.simulation.beats import Host
@@ -56,7 +56,7 @@ def pause(operator: Operator, job: JobRow, much: float) -> None:
 
 def run_now(operator: Operator, job: JobRow, much: float) -> None:
     """Add an extra slot."""
-    operator.admin.add_slot(operator.ids.run_ids(1)[0], job.id)
+    operator.admin.enqueue([NewRun(operator.ids.run_ids(1)[0], job.id)])
 
 
 def cancel(operator: Operator, job: JobRow, much: float) -> None:
@@ -66,13 +66,13 @@ def cancel(operator: Operator, job: JobRow, much: float) -> None:
 
 def delete(operator: Operator, job: JobRow, much: float) -> None:
     """Delete a job, and add another one."""
-    operator.admin.delete(job.job_name, force=much < 0.5)
+    operator.admin.write_jobs([DeleteJob(job.job_name, force=much < 0.5)])
     operator.world.add_job()
 
 
 def redefine(operator: Operator, job: JobRow, much: float) -> None:
     """Delete a job, and define one of the same name, once it is gone."""
-    operator.admin.delete(job.job_name, force=much < 0.7)
+    operator.admin.write_jobs([DeleteJob(job.job_name, force=much < 0.7)])
     for _ in range(_LOOKS):
         operator.sleep(20.0 * much**2)
         if all(row.job_name != job.job_name for row in operator.world.ledger.jobs.values()):
@@ -85,7 +85,8 @@ def replay(operator: Operator, job: JobRow, much: float) -> None:
     """Replay the dead letters."""
     letters = operator.admin.runs(RunQuery(only_dead=True, page_size=100))
     dead = [letter for letter in letters if letter.reason != "replayed"]
-    operator.admin.replay(list(zip(operator.ids.run_ids(len(dead)), dead, strict=True)))
+    ids = operator.ids.run_ids(len(dead))
+    operator.admin.enqueue([NewRun(run_id, one.job_id, one) for run_id, one in zip(ids, dead, strict=True)])
 
 
 def edit(operator: Operator, job: JobRow, much: float) -> None:
@@ -112,7 +113,7 @@ def edit(operator: Operator, job: JobRow, much: float) -> None:
         None,
     )
     operator.world.ledger.edits[job.id, found.version + 1] = edited
-    operator.admin.update_job(draft, found.version, reschedule=True)
+    operator.admin.write_jobs([UpdateJob(draft, version=found.version, reschedule=True)])
 
 
 def move(operator: Operator, job: JobRow, much: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.events import KINDS
-from celery_sqlbeat.model import JobDraft, RunRecord
+from celery_sqlbeat.model import AddJob, JobDraft, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, SCHEDULED, SKIPPED
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.store.protocols import RunQuery
@@ -263,8 +263,8 @@ class Shop:
     def add(self, *names: str, schedule: str = "every 1s", at: datetime | None = None, **fields: Any) -> None:
         """Add jobs as this package does."""
         draft = JobDraft("", "shop.add", schedule, None, "[1]", None, None, None, True, None, at, None)
-        drafts = [draft._replace(job_name=name, **fields) for name in names]
-        assert self.store.for_admin().add_jobs(drafts) == set(names)
+        writes = [AddJob(draft._replace(job_name=name, **fields)) for name in names]
+        assert self.store.for_admin().write_jobs(writes).done == set(names)
 
     def now(self) -> datetime:
         """Return the server's clock."""

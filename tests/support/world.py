@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_sqlbeat.config.policy import policies_from_setting
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.model import Claim, HeldLease, JobRecord, RunRecord, StartedRun, StartRequest
+from celery_sqlbeat.model import Claim, HeldLease, JobRecord, JobWrite, NewRun, RunRecord, StartedRun, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import (
     LONGEST_QUEUED_SECONDS,
@@ -114,6 +114,21 @@ class World:
     def record(self, name: str) -> JobRecord:
         """Return a job as an administrator sees it."""
         return self.admin.jobs(JobQuery(names=[name]))[name]
+
+    def write(self, *writes: JobWrite) -> set[str]:
+        """Write jobs as an administrator; return the names of those written."""
+        return self.admin.write_jobs(writes).done
+
+    def add_slot(self, job_id: object) -> bool:
+        """Add an extra slot; tell whether the job is there."""
+        return bool(self.admin.enqueue([NewRun(self.ids.run_ids(1)[0], str(job_id))]))
+
+    def replay(self, *letters: RunRecord) -> set[str]:
+        """Replay dead letters; return the new run ids."""
+        ids = self.ids.run_ids(len(letters))
+        return self.admin.enqueue(
+            [NewRun(run_id, letter.job_id, letter) for run_id, letter in zip(ids, letters, strict=True)]
+        )
 
     def letters(self) -> list[RunRecord]:
         """Return the dead letters."""

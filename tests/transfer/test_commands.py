@@ -202,21 +202,21 @@ def test_a_database_that_goes_away_in_the_middle_says_how_far_it_came(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from celery_sqlbeat.errors import DatabaseUnavailable
-    from celery_sqlbeat.store.sql.nodes import SqlTransferStore
+    from celery_sqlbeat.store.sql.jobs import SqlAdminStore
 
-    place, calls = SqlTransferStore.place, []
+    write_jobs, calls = SqlAdminStore.write_jobs, []
 
-    def once(store: Any, *batch: Any) -> Any:
+    def once(store: Any, *batch: Any, **how: Any) -> Any:
         calls.append(batch)
         if len(calls) > 1:
             raise DatabaseUnavailable("the database is away")
-        return place(store, *batch)
+        return write_jobs(store, *batch, **how)
 
-    monkeypatch.setattr(SqlTransferStore, "place", once)
+    monkeypatch.setattr(SqlAdminStore, "write_jobs", once)
     text = lines(*({"name": f"job-{number:04}"} for number in range(700)))
     done = run("jobs", "import", "-", text=text)
     assert done.exit_code == 1
     assert done.output == "Error: the database is away; 500 jobs were done before that: import again to go on\n"
     assert len(names(run)) == 500
-    monkeypatch.setattr(SqlTransferStore, "place", place)
+    monkeypatch.setattr(SqlAdminStore, "write_jobs", write_jobs)
     assert run("jobs", "import", "-", text=text).output == "200 added, 500 the same\n"

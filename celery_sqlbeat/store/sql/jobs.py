@@ -5,18 +5,25 @@ Every change bumps the change counter in its own transaction, so that beats noti
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from functools import partial
 
 from celery_sqlbeat.config.validation import is_text
 from celery_sqlbeat.model import (
     MANUAL,
     PAUSED,
-    GapRecord,
+    AddJob,
+    DeleteJob,
     JobChange,
     JobCounts,
-    JobDraft,
     JobRecord,
+    JobWrite,
+    JobWriteResult,
+    NewRun,
+    PauseJob,
+    ResumeJob,
     RunningJob,
     RunRecord,
+    UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
 from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging, WriteResult
@@ -47,23 +54,6 @@ class SqlAdminStore:
         self._history = History(database, namespace)
         self._leftovers = Leftovers(database, namespace)
 
-    def add_jobs(self, drafts: Sequence[JobDraft]) -> set[str]:
-        """Add jobs; returns the names added. The others are there already and stay as they are."""
-        return {row[0] for row in self._change("insert_jobs", drafts)} if drafts else set()
-
-    def update_job(
-        self,
-        draft: JobDraft,
-        version: int,
-        reschedule: bool,
-        enabled: bool | None = None,
-        gap: GapRecord | None = None,
-        fence: int | None = None,
-    ) -> int | None:
-        """Change a job at this version, and return the new version; None on a conflict."""
-        facts = changed_facts(JobChange(draft, version, reschedule, enabled, gap, fence))
-        return _version(self._change("update_job", gap=gap, **facts))
-
     def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
         """Return jobs by name; a page is in the order of the names."""
         if query.names is not None:
@@ -86,44 +76,72 @@ class SqlAdminStore:
         scope = {"namespace": self._namespace, "since_seconds": least_seconds, "page_size": most}
         return [RunningJob._make(row) for row in self._database.read("read_running", **scope)]
 
-    def pause(self, job_name: str, reason: str, version: int = ANY_VERSION) -> int | None:
-        """Pause a job; returns the new version, or None where there is nothing to pause."""
-        return _version(self._change("pause_job", job_name=job_name, reason=reason, version=version))
+    def write_jobs(self, writes: Sequence[JobWrite], together: bool = False) -> JobWriteResult:
+        """Write jobs that are as their writes expect, at most one write for each name."""
+        if not writes:
+            return JobWriteResult(set(), set())
+        names = {write.job_name for write in writes}
 
-    def resume(
-        self,
-        job_name: str,
-        version: int,
-        next_run_time: datetime | None,
-        gap: GapRecord | None = None,
-        finished: bool = False,
-        fence: int | None = None,
-    ) -> int | None:
-        """Resume a paused job at a slot, with the record of those skipped; None on a conflict."""
-        facts = {"job_name": job_name, "version": version, "next_run_time": next_run_time, "finished": int(finished)}
-        return _version(self._change("resume_job", gap=gap, fence=_fence(fence), **facts))
+        def work(session: Session) -> tuple[set[str], list[tuple[DeleteJob, Rows]]]:
+            done = self._add(session, [write for write in writes if isinstance(write, AddJob)])
+            held: list[tuple[DeleteJob, Rows]] = []
+            for write in writes:
+                rows = [] if isinstance(write, AddJob) else self._change(session, write)
+                if rows:
+                    done.add(write.job_name)
+                if rows and isinstance(write, DeleteJob) and not delete_free(session, self._namespace, rows):
+                    held.append((write, rows))
+            if together and done != names:
+                raise _Conflicts(done)  # out of the transaction, which undoes it
+            session.fetch("bump_changes", namespace=self._namespace)
+            return done, held
 
-    def add_slot(self, run_id: str, job_id: str) -> bool:
-        """Add one extra slot, due now; False where the job is gone."""
-        return bool(self._change("insert_outbox", [(run_id, job_id, MANUAL, None, 1, "new")]))
+        try:
+            done, held = self._database.write(work)
+        except _Conflicts as conflicts:
+            return JobWriteResult(set(), names - conflicts.done)
+        for write, rows in held:
+            # Now that it can start no other run; without us a beat deletes the row once the run has
+            # ended.
+            if write.force:
+                self._cancel(write.job_name, ("read_lease_holder", "read_held"), CANCELLED_BY_HAND)
+            # Where an overlapping run has ended meanwhile, neither has seen the other.
+            self._database.write(partial(delete_free, namespace=self._namespace, job_ids=rows))
+        return JobWriteResult(done, names - done)
 
-    def replay(self, letters: Sequence[tuple[str, RunRecord]]) -> set[str]:
-        """Give dead letters a new attempt under new run ids; returns the new ids."""
-        if not letters:
+    def _add(self, session: Session, additions: Sequence[AddJob]) -> set[str]:
+        if not additions:
             return set()
+        scope = {"namespace": self._namespace}
+        done = {row[0] for row in session.fetch("insert_jobs", [write.draft for write in additions], **scope)}
+        notes = [
+            (write.job_name, write.last_run_time, write.disabled_reason)
+            for write in additions
+            if write.job_name in done and (write.last_run_time is not None or write.disabled_reason is not None)
+        ]
+        if notes:
+            session.fetch("note_arrivals", notes, **scope)
+        return done
+
+    def _change(self, session: Session, write: JobChange) -> list[Row]:
+        block, facts = _block(write)
+        rows = session.fetch(block, namespace=self._namespace, job_name=write.job_name, **facts)
+        if rows and isinstance(write, UpdateJob | ResumeJob) and write.gap is not None:
+            session.fetch("insert_gaps", [write.gap])
+        return rows
+
+    def enqueue(self, runs: Sequence[NewRun]) -> set[str]:
+        """Add attempts, which wait for a beat; return their ids."""
+        if not runs:
+            return set()
+        letters = [(run.letter.run_id,) for run in runs if run.letter is not None]
 
         def work(session: Session) -> set[str]:
-            rows = [(dead.run_id,) for _, dead in letters]
-            left = {row[0] for row in session.fetch("leave_dead", rows, namespace=self._namespace)}
-            # Each is the last attempt of its slot: where another one comes meanwhile, it has this
-            # number.
-            again = [
-                (run_id, dead.job_id, dead.kind, dead.scheduled_for, dead.attempt + 1, dead.state)
-                for run_id, dead in letters
-                if dead.run_id in left
-            ]
-            made = session.fetch("insert_outbox", again, namespace=self._namespace) if again else []
-            session.fetch("bump_changes", namespace=self._namespace)
+            scope = {"namespace": self._namespace}
+            left = {row[0] for row in session.fetch("leave_dead", letters, **scope)} if letters else set()
+            rows = [_outbox_row(run) for run in runs if run.letter is None or run.letter.run_id in left]
+            made = session.fetch("insert_outbox", rows, **scope) if rows else []
+            session.fetch("bump_changes", **scope)
             return {row[0] for row in made}
 
         try:
@@ -132,26 +150,6 @@ class SqlAdminStore:
             # A beat has claimed such a slot meanwhile, which an operator had moved its job back to:
             # that one is open.
             return self._database.write(work)
-
-    def delete(self, job_name: str, force: bool = False, version: int = ANY_VERSION) -> bool:
-        """Delete a job once its runs have ended, or at once with `force`, which cancels them."""
-
-        def work(session: Session) -> tuple[list[Row], bool]:
-            scope = {"namespace": self._namespace, "job_name": job_name, "version": version}
-            requested = session.fetch("request_delete", **scope)
-            is_gone = bool(delete_free(session, self._namespace, requested))
-            session.fetch("bump_changes", namespace=self._namespace)
-            return requested, is_gone
-
-        requested, is_gone = self._database.write(work)
-        if requested and not is_gone:
-            # Now that it can start no other run; without us a beat deletes the row once the run has
-            # ended.
-            if force:
-                self._cancel(job_name, ("read_lease_holder", "read_held"), CANCELLED_BY_HAND)
-            # Where an overlapping run has ended meanwhile, neither has seen the other.
-            self._database.write(lambda session: delete_free(session, self._namespace, requested))
-        return bool(requested)
 
     def cancel(self, job_name: str, reason: str = CANCELLED_BY_HAND) -> bool:
         """Cancel the run that holds a job; its worker stops the task at the next heartbeat."""
@@ -190,18 +188,6 @@ class SqlAdminStore:
         """Delete nodes that were silent for so long, and names of jobs that were deleted then."""
         self._leftovers.purge(keep_seconds)
 
-    def _change(
-        self, block: str, rows: Rows | None = None, /, gap: GapRecord | None = None, **scalars: object
-    ) -> list[Row]:
-        def work(session: Session) -> list[Row]:
-            versions = session.fetch(block, rows, namespace=self._namespace, **scalars)
-            if versions and gap is not None:
-                session.fetch("insert_gaps", [gap])
-            session.fetch("bump_changes", namespace=self._namespace)
-            return versions
-
-        return self._database.write(work)
-
     def _cancel(self, job_name: str, blocks: Sequence[str], reason: str) -> bool:
         scope = {"namespace": self._namespace, "job_name": job_name}
         # An overlapping run that began before its message was marked as sent is found by both
@@ -216,18 +202,30 @@ class SqlAdminStore:
         return [RunRecord._make(row) for row in records]
 
 
-def changed_facts(change: JobChange) -> dict[str, object]:
-    """Return the parameters of `update_job` for a change."""
-    facts: dict[str, object] = change.draft._asdict()
-    enabled = -1 if change.enabled is None else int(change.enabled)
-    facts.update(version=change.version, reschedule=int(change.reschedule), reason=PAUSED, enabled=enabled)
-    facts["fence"] = _fence(change.fence)
-    return facts
+def _block(write: JobChange) -> tuple[str, dict[str, object]]:
+    """Return the block of a write, and its parameters beside the name."""
+    if isinstance(write, PauseJob):
+        return "pause_job", {"reason": write.reason, "version": write.version or ANY_VERSION}
+    if isinstance(write, DeleteJob):
+        return "request_delete", {"version": write.version or ANY_VERSION}
+    facts: dict[str, object] = {"version": write.version, "fence": -1 if write.fence is None else write.fence}
+    if isinstance(write, ResumeJob):
+        return "resume_job", {**facts, "next_run_time": write.next_run_time, "finished": int(write.finished)}
+    enabled = -1 if write.enabled is None else int(write.enabled)
+    facts |= {**write.draft._asdict(), "reschedule": int(write.reschedule), "enabled": enabled, "reason": PAUSED}
+    del facts["job_name"]
+    return "update_job", facts
 
 
-def _fence(fence: int | None) -> int:
-    return -1 if fence is None else fence  # fences count from 0
+def _outbox_row(run: NewRun) -> Row:
+    letter = run.letter
+    if letter is None:
+        return run.run_id, run.job_id, MANUAL, None, 1, "new"
+    # It is the last attempt of its slot: where another one comes meanwhile, it has this number.
+    return run.run_id, run.job_id, letter.kind, letter.scheduled_for, letter.attempt + 1, letter.state
 
 
-def _version(rows: list[Row]) -> int | None:
-    return int(rows[0][0]) if rows else None
+class _Conflicts(Exception):  # never leaves this module
+    def __init__(self, done: set[str]) -> None:
+        super().__init__(done)
+        self.done = done

@@ -1,11 +1,10 @@
-"""The SQL stores of nodes, of results to be ended, and of transfers from elsewhere."""
+"""The SQL stores of nodes, and of results to be ended."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 
-from celery_sqlbeat.model import EndedSlot, JobArrival, JobChange, Node, SeenNode
+from celery_sqlbeat.model import EndedSlot, Node, SeenNode
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.jobs import changed_facts
 from celery_sqlbeat.store.sql.session import Session
 
 
@@ -72,53 +71,3 @@ class SqlResultStore:
     def ended(self, run_ids: Iterable[str]) -> None:
         """Say that the results of these attempts are ended, or need no end."""
         self._database.fetch("end_results", [(run_id,) for run_id in sorted(set(run_ids))])
-
-
-class SqlTransferStore:
-    """The TransferStore of one namespace in a SQL database."""
-
-    def __init__(self, database: Database, namespace: str) -> None:
-        self._database = database
-        self._namespace = namespace
-
-    def place(self, arrivals: Sequence[JobArrival], changes: Sequence[JobChange]) -> set[str]:
-        """Write a batch in whole; or nothing, and return the names that somebody else changed."""
-        if not arrivals and not changes:
-            return set()
-
-        def work(session: Session) -> None:
-            late = self._add(session, arrivals) if arrivals else set()
-            late |= {change.draft.job_name for change in changes if not self._change(session, change)}
-            if late:
-                raise _Late(late)  # out of the transaction, which undoes it
-            session.fetch("bump_changes", namespace=self._namespace)
-
-        try:
-            self._database.write(work)
-        except _Late as late:
-            return late.names
-        return set()
-
-    def _add(self, session: Session, arrivals: Sequence[JobArrival]) -> set[str]:
-        added = session.fetch("insert_jobs", [arrival.draft for arrival in arrivals], namespace=self._namespace)
-        late = {arrival.draft.job_name for arrival in arrivals} - {row[0] for row in added}
-        notes = [
-            (arrival.draft.job_name, arrival.last_run_time, arrival.disabled_reason)
-            for arrival in arrivals
-            if arrival.last_run_time is not None or arrival.disabled_reason is not None
-        ]
-        if notes and not late:
-            session.fetch("note_arrivals", notes, namespace=self._namespace)
-        return late
-
-    def _change(self, session: Session, change: JobChange) -> bool:
-        changed = session.fetch("update_job", namespace=self._namespace, **changed_facts(change))
-        if changed and change.gap is not None:
-            session.fetch("insert_gaps", [change.gap])
-        return bool(changed)
-
-
-class _Late(Exception):  # never leaves this module
-    def __init__(self, names: set[str]) -> None:
-        super().__init__(names)
-        self.names = names
