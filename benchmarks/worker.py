@@ -34,7 +34,7 @@ class Shop:
         self._place, self._app, self._url = place, app, url
         self._store = place.store()
         self._publisher = Publisher(app)
-        self._publisher.identify(self._store.nodes().identity()[0], "default")
+        self._publisher.identify(self._store.check_schema().store_id, "default")
 
     def schedule(self, count: int, task: str = "shop.report", args: str = "[1]") -> None:
         """Publish the messages of so many jobs that are due."""

@@ -17,7 +17,7 @@ from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
 from celery_sqlbeat.model import NewRun, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import AdminStore, JobQuery, RunQuery
+from celery_sqlbeat.store.protocols import AdminStore, DeadLetters, JobQuery, RunQuery
 
 RunList = list[Run]  # in the class itself `list` is a method
 
@@ -168,8 +168,8 @@ class Dead:
         """
         admin, purged, refused = self._store().for_admin(), 0, dict[str, str]()
         for batch in _batches(self._letters(letters, job, _age(older_than))):
-            result = admin.purge_dead([letter.run_id for letter in batch])
-            purged += len(result.done)
+            result = admin.purge(DeadLetters([letter.run_id for letter in batch]))
+            purged += result.rows
             refused |= result.refused
             progress(len(batch))
         if refused:

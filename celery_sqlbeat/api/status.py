@@ -84,15 +84,14 @@ class Status:
 def read_status(store: Store, settings: Settings) -> Status:
     """Read the state of the namespace."""
     nodes = store.nodes()
-    store_id, epoch = nodes.identity()
     schema = store.check_schema()
     now, skew = server_clock(nodes)
     counts = store.for_admin().counts(HOUR)
     return Status(
         database=settings.database_url.masked(),
         namespace=settings.namespace,
-        store=store_id,
-        epoch=epoch,
+        store=schema.store_id,
+        epoch=schema.epoch,
         schema_version=schema.version,
         schema_known=schema.known,
         now=now,

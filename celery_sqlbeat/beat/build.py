@@ -263,10 +263,10 @@ def _housekeeping(
 def _find_tables(settings: Settings, store: Store, publisher: Publisher) -> None:
     if settings.creates_tables:
         store.migrate(lambda text: events.noted(topic="schema", text=text))
-    if remark := store.check_schema().remark:
-        events.noted(topic="schema", text=remark)
-    store_id, _ = store.nodes().identity()
-    publisher.identify(store_id, settings.namespace)
+    schema = store.check_schema()
+    if schema.remark:
+        events.noted(topic="schema", text=schema.remark)
+    publisher.identify(schema.store_id, settings.namespace)
 
 
 def _read_code(app: Any, settings: Settings, schedule: Mapping[Any, Any]) -> CodeSchedule:

@@ -13,7 +13,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.run_times import LEAST_SECONDS, MOST_LONG_RUNS, long_runs
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store.beat_protocol import FIRST_ID, BeatStore
-from celery_sqlbeat.store.protocols import AdminStore
+from celery_sqlbeat.store.protocols import AdminStore, OldNodes, OldRuns
 
 _BATCH = 500  # rows; one page at a time, so that nothing is locked for long
 _MOST_PAGES = 20  # a pass; the rest waits for the next pass
@@ -24,6 +24,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 3600.0  # seconds between two passes of t
 # other of its rare duties is due (beat/build.py).
 _IDLE_PAUSES = (60.0, 360.0, 480.0, 960.0, 1920.0, _LONGEST_PAUSE)
 _BATCHES_A_PASS = 5  # that have grown old since the pass before, where rows grow old all the time
+_MOST_A_SECOND = 15_000.0  # rows deleted, whatever is left: others use the database, too
 _FROM_THE_START = 600.0  # seconds: a run may end long after its slot, and lie before the place reached
 _NODES_PAUSE = 3600.0  # seconds between two times that nodes and names are forgotten: they are kept for days
 
@@ -115,19 +116,19 @@ class CleanUp:
         began = self._clock()
         if began >= self._start_again_at:
             self._after, self._start_again_at = None, began + _FROM_THE_START
-        how = self._admin.purging
-        purged = self._admin.purge_history(self._keep_seconds, how.rows, self._after)
+        purged = self._admin.purge(OldRuns(self._keep_seconds, self._after))
+        refused = len(purged.refused)
         self._deleted += purged.rows
-        if purged.rows or purged.refused:
-            events.history_purged(rows=purged.rows, refused=purged.refused)
+        if purged.rows or refused:
+            events.history_purged(rows=purged.rows, refused=refused)
         self._after = purged.last or self._after
         took = self._clock() - began
-        if purged.rows + purged.refused >= how.rows:
-            return max(how.rest * took, purged.rows / how.most_a_second - took, 0.0)
+        if purged.rows + refused >= purged.limit:
+            return max(purged.rest * took, purged.rows / _MOST_A_SECOND - took, 0.0)
         if began >= self._nodes_at:
-            self._admin.purge_nodes(self._keep_seconds)
+            self._admin.purge(OldNodes(self._keep_seconds))
             self._nodes_at = began + _NODES_PAUSE
-        return self._end_of_pass(_BATCHES_A_PASS * how.rows)
+        return self._end_of_pass(_BATCHES_A_PASS * purged.limit)
 
     def _end_of_pass(self, enough: int) -> float:
         """Return the seconds until about `enough` rows are old, or ever more where none is."""

@@ -101,7 +101,7 @@ class BeatMembership:
         """Register with the skew of this host's clock; return the server's clock."""
         told = {key: value for key, ask in self._told.items() if (value := ask())}
         self._node = self._node._replace(claimed=self.claimed, details=json.dumps(told) if self._told else None)
-        server_now = self._nodes.note(self._node)
+        server_now = self._nodes.heartbeat(self._node)
         if not self._is_registered:
             events.node_registered(node=self.name, kind="beat")
             self._is_registered = True
@@ -111,7 +111,7 @@ class BeatMembership:
 
     def say_stopped(self) -> None:
         """Note in the register that this beat has stopped in order."""
-        self._nodes.stop(self.name)
+        self._nodes.heartbeat(self._node._replace(is_stopped=True))
 
     def leases(self, queue: str | None) -> bool:
         """Return whether a leasing worker consumes this queue, or did within `worker_memory`."""

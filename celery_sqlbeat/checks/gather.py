@@ -38,9 +38,8 @@ _HISTORY_PAGES = 10  # of the latest runs; a slow job appears in them often
 
 def read_database(app: Any, store: Store, settings: Settings, rules: Rules, seconds: float) -> DatabaseFacts:
     """Read the facts of the database; raises a StoreError where it does not answer."""
-    remark = store.check_schema().remark
+    schema = store.check_schema()
     nodes = store.nodes()
-    store_id, _ = nodes.identity()
     _, skew = server_clock(nodes)
     seen = nodes.seen(HOUR)
     living = store.for_code().living(settings.beat_alive)
@@ -51,7 +50,7 @@ def read_database(app: Any, store: Store, settings: Settings, rules: Rules, seco
     refused = refused_jobs(store, seen)
     doubled = doubled_jobs(store.for_code(), seen)
     return DatabaseFacts(
-        store_id,
+        schema.store_id,
         skew,
         processes(seen, settings),
         jobs,
@@ -59,7 +58,7 @@ def read_database(app: Any, store: Store, settings: Settings, rules: Rules, seco
         refused=refused,
         long_runs=lasting,
         worker_tasks=tasks,
-        remark=remark,
+        remark=schema.remark,
         slow_jobs=slow,
         doubled=doubled,
         pooling=store.database.pooling(),

@@ -39,6 +39,8 @@ class Node(NamedTuple):
     """A JSON list of the tasks that a worker knows; None leaves the last one."""
     details: str | None = None
     """A JSON object with further details, a key for each concern; None leaves the last one."""
+    is_stopped: bool = False
+    """Whether it has stopped in order."""
 
 
 class SeenNode(NamedTuple):

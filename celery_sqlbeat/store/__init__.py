@@ -6,7 +6,7 @@ from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.errors import DriverMissing
 from celery_sqlbeat.store.beat_protocol import BeatStore, CodeStore
-from celery_sqlbeat.store.protocols import AdminStore, NodeStore, ResultStore, WorkerStore
+from celery_sqlbeat.store.protocols import AdminStore, NodeStore, ResultStore, Schema, WorkerStore
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.beat_schedule import SqlCodeStore
 from celery_sqlbeat.store.sql.claims import SqlBeatStore
@@ -49,7 +49,7 @@ class Store:
         return SqlResultStore(self.database, self.namespace)
 
     def nodes(self) -> NodeStore:
-        """Return who is there, and whose store this is."""
+        """Return the register of nodes."""
         return SqlNodeStore(self.database, self.namespace)
 
     def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -60,8 +60,8 @@ class Store:
         """Raise every fence by an epoch, after a restore; returns the new epoch."""
         return migrations.recover(self.database, progress)
 
-    def check_schema(self) -> migrations.SchemaVersion:
-        """Return the version of the schema; a SchemaError says that this release cannot use it."""
+    def check_schema(self) -> Schema:
+        """Return the schema and the store's id; a SchemaError: this release cannot use it."""
         return migrations.check_schema(self.database)
 
     def close(self) -> None:

@@ -273,26 +273,3 @@ class CodeStore(Protocol):
 
     def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
         """Give an app's jobs, or those of these names, to another app; return their names."""
-
-
-class Purged(NamedTuple):
-    """A batch of history that was deleted."""
-
-    rows: int
-    last: datetime | None
-    """The latest of their slots: the next batch may begin there."""
-    refused: int = 0
-    """How many more rows the database refuses to delete.
-
-    They are passed by until a batch begins at the oldest row again.
-    """
-
-
-class Purging(NamedTuple):
-    """How a kind of database deletes much without disturbing others."""
-
-    rows: int
-    """Of one batch."""
-    rest: float
-    """How long to rest after a batch, in times of what it took."""
-    most_a_second: float

@@ -4,11 +4,13 @@ A miss is an absence in the answer, not an exception. A TransientError is raised
 help.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+import celery_sqlbeat
 from celery_sqlbeat.model import (
     EndedSlot,
     JobCounts,
@@ -26,7 +28,30 @@ from celery_sqlbeat.model import (
     Unbegun,
 )
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.beat_protocol import Purged, Purging, WriteResult
+
+
+class Schema(NamedTuple):
+    """Which schema the store has, which one this release knows, and whose store it is."""
+
+    version: int
+    known: int
+    oldest: str | None = None
+    """The oldest release that may work on it, where it is newer than this release knows."""
+    store_id: str = ""
+    """The id that `init` gave to this store."""
+    epoch: int = 0
+    """One more with each recovery."""
+
+    @property
+    def remark(self) -> str | None:
+        """What an operator should know of it: that a newer release has upgraded it."""
+        if self.version <= self.known:
+            return None
+        own = celery_sqlbeat.__version__
+        return (
+            f"the schema is at version {self.version}, newer than version {self.known}, which celery-sqlbeat {own} "
+            f"knows: releases from {self.oldest} on may use it"
+        )
 
 
 class Extended(NamedTuple):
@@ -83,16 +108,13 @@ class ResultStore(Protocol):
 
 
 class NodeStore(Protocol):
-    """The register of nodes, and the identity of the store.
+    """The register of nodes, which beats, workers and administrators have in common."""
 
-    What beats, workers and administrators have in common.
-    """
+    def heartbeat(self, node: Node) -> datetime:
+        """Record that this node is alive, or has stopped in order; return the server's clock.
 
-    def note(self, node: Node) -> datetime:
-        """Record that this node is alive; return the server's clock."""
-
-    def stop(self, node_id: str) -> None:
-        """Record that this node has stopped in order; beats notice it as any change."""
+        Beats notice a stop as any change.
+        """
 
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         """Return the nodes that were alive within so many seconds."""
@@ -105,9 +127,6 @@ class NodeStore(Protocol):
 
     def clock(self) -> datetime:
         """Return the server's clock."""
-
-    def identity(self) -> tuple[str, int]:
-        """Return the id that `init` gave to this store, and its epoch (one more per recovery)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +158,44 @@ class RunQuery:
     after: RunRecord | None = None
     """The last attempt of the page before."""
     page_size: int = 500
+
+
+class DeadLetters(NamedTuple):
+    """Purge these dead letters."""
+
+    run_ids: Collection[str]
+
+
+class OldRuns(NamedTuple):
+    """Purge a batch of ended runs of slots at `after` or later, the oldest first."""
+
+    keep_seconds: float
+    after: datetime | None = None
+    limit: int | None = None
+    """Of the batch; None: what suits the store."""
+
+
+class OldNodes(NamedTuple):
+    """Purge nodes that were silent for so long, and names of jobs that were deleted then."""
+
+    keep_seconds: float
+
+
+class Purged(NamedTuple):
+    """The rows that were deleted, and how to go on."""
+
+    rows: int
+    refused: Mapping[str, str] = MappingProxyType({})
+    """The ids of rows that the store refuses to delete, and why.
+
+    Old ones are logged once, and not tried again until a batch begins at the oldest row.
+    """
+    last: datetime | None = None
+    """The latest slot of the batch: the next batch may begin there."""
+    limit: int = 0
+    """Of the batch. One that is not full says that nothing is left, or others delete the rest."""
+    rest: float = 0.0
+    """How long to rest after a full batch, in times of what it took."""
 
 
 class AdminStore(Protocol):
@@ -175,22 +232,5 @@ class AdminStore(Protocol):
     def runs(self, query: RunQuery) -> list[RunRecord]:
         """Return attempts in the order of the query; those of given ids in any order."""
 
-    def purge_dead(self, run_ids: Iterable[str]) -> WriteResult:
-        """Delete dead letters for good; return which were deleted and which were refused."""
-
-    @property
-    def purging(self) -> Purging:
-        """How the history is best deleted here."""
-
-    def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
-        """Delete a batch of ended runs, the oldest first, of slots at `after` or later.
-
-        Fewer than a batch: nothing is left, or others are deleting the rest. Rows that the database
-        refuses to delete are logged once, and passed by.
-        """
-
-    def purge_nodes(self, keep_seconds: float) -> None:
-        """Delete nodes that were silent for so long, and names of jobs that were deleted then.
-
-        Rows that the database refuses to delete are logged once, and passed by.
-        """
+    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+        """Delete rows for good; those that the store refuses to delete are passed by."""

@@ -61,16 +61,16 @@ class WorkerMembership:
         """Register; write the names of all tasks only where they have changed."""
         tasks, told = node.tasks, self._told
         if tasks is None:
-            self._nodes.note(node)
+            self._nodes.heartbeat(node)
             return
         is_known = told is not None and told[0] == tasks and now < told[1]
-        self._nodes.note(node._replace(tasks=None if is_known else tasks, details=with_mark(node.details, tasks)))
+        self._nodes.heartbeat(node._replace(tasks=None if is_known else tasks, details=with_mark(node.details, tasks)))
         if not is_known:
             self._told = tasks, now + _TOLD_SECONDS
 
     def say_stopped(self) -> None:
         """Record that this worker has stopped in order."""
-        self._nodes.stop(self._describe().node_id)
+        self._nodes.heartbeat(self._describe()._replace(is_stopped=True))
 
 
 class Consumption:

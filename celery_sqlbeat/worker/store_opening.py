@@ -121,14 +121,13 @@ class StoreOpening:
     def _open(self) -> None:
         store = open_store(self._settings)
         try:
-            remark = store.check_schema().remark
-            store_id, _ = store.nodes().identity()
+            schema = store.check_schema()
         except BaseException:
             store.close()
             raise
-        if remark:
-            events.noted(topic="schema", text=remark)
-        self._begin(store, store_id)
+        if schema.remark:
+            events.noted(topic="schema", text=schema.remark)
+        self._begin(store, schema.store_id)
 
     def _miss(self, text: str) -> None:
         """Report that there is no store yet: what beats send meanwhile belongs to another one."""

@@ -17,7 +17,7 @@ from celery_sqlbeat.model import (
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.protocols import DeadLetters, JobQuery, OldRuns, Purged, RunQuery
 from tests.contract.conftest import Place
 from tests.support.world import NOON, OVERLAP, World
 
@@ -287,9 +287,9 @@ def test_dead_letters_are_purged_only_by_name(world: World) -> None:
     dead_letter(world)
     (letter,) = world.letters()
     world.later(86400 * 365)
-    world.admin.purge_history(86400, 100)
+    world.admin.purge(OldRuns(86400, limit=100))
     assert world.letters() == [letter]
-    assert world.admin.purge_dead([letter.run_id]).done == {letter.run_id}
+    assert world.admin.purge(DeadLetters([letter.run_id])) == Purged(1)
     assert world.letters() == []
 
 
@@ -300,11 +300,11 @@ def test_history_older_than_asked_is_purged_in_batches(world: World) -> None:
         world.later(60)
     waiting = world.running()
     world.later(86400)
-    first = world.admin.purge_history(3600, 3)
+    first = world.admin.purge(OldRuns(3600, limit=3))
     assert first.rows == 3 and first.last == NOON + timedelta(minutes=2)
-    second = world.admin.purge_history(3600, 3, first.last)
+    second = world.admin.purge(OldRuns(3600, first.last, limit=3))
     assert second.rows == 2 and second.last == NOON + timedelta(minutes=4)
-    assert world.admin.purge_history(3600, 3).rows == 0
+    assert world.admin.purge(OldRuns(3600, limit=3)).rows == 0
     assert world.states(name) == ["running"]
     assert world.finish(waiting)
 
@@ -320,18 +320,18 @@ def test_two_beats_purge_different_rows_and_neither_waits(world: World, place: P
     scope = {"namespace": world.namespace, "keep_seconds": 3600.0, "after": NOON - timedelta(days=1)}
     (theirs,) = other.fetch("purge_runs", batch_size=2, **scope)
     assert theirs[1] == 2
-    assert world.admin.purge_history(3600, 3).rows == 3
-    assert world.admin.purge_history(3600, 3).rows == 1
+    assert world.admin.purge(OldRuns(3600, limit=3)).rows == 3
+    assert world.admin.purge(OldRuns(3600, limit=3)).rows == 1
     other.rollback()  # it died: what it was deleting is left to others
     other.close()
-    assert world.admin.purge_history(3600, 3).rows == 2
+    assert world.admin.purge(OldRuns(3600, limit=3)).rows == 2
 
 
 def test_a_failed_attempt_that_waits_is_not_purged(world: World) -> None:
     name = world.add()
     world.finish(world.running(), Ending("retry", "failed", 7200.0, 1))
     world.later(7000)
-    world.admin.purge_history(60, 100)
+    world.admin.purge(OldRuns(60, limit=100))
     assert world.states(name) == ["retry"]
     world.later(300)
     assert world.claim_one().slot.attempt == 2
@@ -374,18 +374,18 @@ def test_two_namespaces_see_nothing_of_each_other(world: World) -> None:
     assert (other.runs(RunQuery()), other.runs(RunQuery(only_dead=True))) == ([], [])
     assert other.runs(RunQuery(run_ids=[run.run_id])) == []
     assert other.enqueue([NewRun(world.ids.run_ids(1)[0], run.job_id, run)]) == set()
-    assert other.purge_dead([run.run_id]) == (set(), {})
+    assert other.purge(DeadLetters([run.run_id])).rows == 0
     assert not other.write_jobs([DeleteJob(name)]).done
     assert not other.write_jobs([PauseJob(name, "x")]).done
     assert not other.enqueue([NewRun(world.ids.run_ids(1)[0], run.job_id)])
-    assert other.purge_history(0, 100).rows == 0
+    assert other.purge(OldRuns(0, limit=100)).rows == 0
 
 
 @pytest.mark.parametrize("amount", [1, 500])
 def test_empty_and_full_batches_are_answered(world: World, amount: int) -> None:
     assert world.admin.write_jobs([]) == (set(), set())
     assert world.admin.enqueue([]) == set()
-    assert world.admin.purge_dead([]) == (set(), {})
+    assert world.admin.purge(DeadLetters([])) == Purged(0)
     assert world.beat.mark_published([]).done == set()
     assert world.worker.start([]) == {}
     assert world.worker.extend([]).lost == set()

@@ -40,8 +40,8 @@ def last(beat: Handle, name: str) -> str:
 
 
 def live(world: World) -> None:
-    world.store.nodes().note(Node("beat@a/1", "beat", "a", 1, "0.1"))
-    world.store.nodes().note(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery"]'))
+    world.store.nodes().heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1"))
+    world.store.nodes().heartbeat(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery"]'))
 
 
 def test_a_job_that_is_not_due_says_when_it_is(beat: Handle, world: World) -> None:

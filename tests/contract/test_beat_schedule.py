@@ -47,15 +47,14 @@ class Beat:
         self.release = release
         self.owner = owner
 
-    def is_alive(self) -> None:
+    def is_alive(self, is_stopped: bool = False) -> None:
         """Say so, as beats do every now and then."""
-        node = Node(
-            f"beat@{self.owner}-{self.release}", "beat", "host", 1, "0.1.0", self.release, code_owner=self.owner
-        )
-        self._store.nodes().note(node)
+        name = f"beat@{self.owner}-{self.release}"
+        node = Node(name, "beat", "host", 1, "0.1.0", self.release, code_owner=self.owner, is_stopped=is_stopped)
+        self._store.nodes().heartbeat(node)
 
     def stops(self) -> None:
-        self._store.nodes().stop(f"beat@{self.owner}-{self.release}")
+        self.is_alive(is_stopped=True)
 
     def imports(self, entries: Schedule, stock: Mapping[str, StockRun] | None = None, tells: bool = True) -> Imported:
         """`tells`: whether the release says which entries it has, as every one since 0.2 does."""
@@ -428,7 +427,7 @@ def test_a_living_release_of_another_app_or_of_a_worker_counts_for_nothing(world
     Beat(world, "v2").imports({})
     Beat(world, "v2", owner="office").is_alive()
     node = Node("worker@host", "worker", "host", 1, "0.1.0", "v2", code_owner="shop")
-    world.store.nodes().note(node)
+    world.store.nodes().heartbeat(node)
     assert beat.imports({"minute": MINUTE}).added == ["minute"]
 
 

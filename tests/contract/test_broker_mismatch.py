@@ -46,16 +46,16 @@ def test_the_other_broker_may_come_once_nobody_uses_the_first(world: World, ends
 def test_of_two_beats_that_start_in_one_moment_the_later_gives_way(world: World) -> None:
     """Staged: the second registers after the first has looked around and before it registers."""
     first, second = beat(world, REDIS), beat(world, RABBITMQ)
-    note = first._nodes.note
+    heartbeat = first._nodes.heartbeat
     second_at: list[object] = []
 
-    def note_late(node: object) -> object:
+    def beat_late(node: object) -> object:
         if not second_at:
             second_at.append(second.join(ALIVE))
             world.later(1)
-        return note(node)  # type: ignore[arg-type]
+        return heartbeat(node)  # type: ignore[arg-type]
 
-    first._nodes.note = note_late  # type: ignore[method-assign, assignment]
+    first._nodes.heartbeat = beat_late  # type: ignore[method-assign, assignment]
     with pytest.raises(BrokerMismatch):
         first.join(ALIVE)
     living = [node.node_id for node in world.store.nodes().seen(ALIVE) if node.stopped_at is None]
@@ -71,9 +71,9 @@ def worker(left: dict[str, float] | None = None) -> Node:
 @pytest.mark.parametrize("ends", ["in order", "by force"])
 def test_a_queue_is_leased_as_long_after_its_last_worker_as_is_remembered(world: World, ends: str) -> None:
     nodes = world.store.nodes()
-    nodes.note(worker())
+    nodes.heartbeat(worker())
     if ends == "in order":
-        nodes.stop("worker@a/1")
+        nodes.heartbeat(worker()._replace(is_stopped=True))
     world.later(MEMORY - 1)
     assert beat(world, None).leases("default") and not beat(world, None).may_republish("default")
     world.later(2)
@@ -82,22 +82,22 @@ def test_a_queue_is_leased_as_long_after_its_last_worker_as_is_remembered(world:
 
 def test_a_queue_that_a_living_worker_has_left_is_leased_as_long_and_gets_no_copies(world: World) -> None:
     nodes = world.store.nodes()
-    nodes.note(worker())
+    nodes.heartbeat(worker())
     world.later(60)
-    nodes.note(worker({"left": 50.0}))
+    nodes.heartbeat(worker({"left": 50.0}))
     membership = beat(world, None)
     assert membership.leases("left") and not membership.may_republish("left")
     assert membership.leases("default") and membership.may_republish("default")
     assert not membership.leases("other") and not membership.leases(None)
     world.later(60)
-    nodes.note(worker({"left": MEMORY + 1}))
+    nodes.heartbeat(worker({"left": MEMORY + 1}))
     assert not beat(world, None).leases("left")
 
 
 def test_a_worker_that_stops_is_remembered_for_what_it_left_from_when_it_left_it(world: World) -> None:
     nodes = world.store.nodes()
-    nodes.note(worker({"left": 600.0}))
-    nodes.stop("worker@a/1")
+    nodes.heartbeat(worker({"left": 600.0}))
+    nodes.heartbeat(worker()._replace(is_stopped=True))
     world.later(MEMORY - 601)
     assert beat(world, None).leases("left")
     world.later(2)

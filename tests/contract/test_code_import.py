@@ -120,7 +120,7 @@ def test_what_was_added_meanwhile_is_changed_and_not_taken_for_somebody_elses(sh
 def test_the_entry_of_a_beat_that_came_between_reading_and_writing_did_not_leave_the_code(shop: Shop) -> None:
     def comes() -> None:
         node = Node("beat@new", "beat", "host", 1, "0.1.0", "v3", code_owner="shop")
-        shop.world.store.nodes().note(node)
+        shop.world.store.nodes().heartbeat(node)
         shop.brings({"minute": MINUTE}, "v3")
 
     done, readings = shop.brings_while(comes, {})

@@ -449,7 +449,7 @@ def test_explain_tells_the_story_of_a_job(shop: Shop) -> None:
 
 def test_status_shows_jobs_and_processes(shop: Shop) -> None:
     shop.put()
-    shop.store.nodes().note(Node("beat@a/1", "beat", "a", 1, "0.1", skew_seconds=0.0))
+    shop.store.nodes().heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1", skew_seconds=0.0))
     found = shop.json(STATUS, "status")
     assert found["jobs"]["total"] == 1 and found["processes"][0]["state"] == "alive"
     text = shop.says("status")
@@ -461,13 +461,13 @@ def test_health_is_an_exit_code(shop: Shop) -> None:
     assert "no beat is alive" in shop.refuses("health")
     assert "neither a beat nor a worker" in shop.refuses("health", "--here")
     assert shop.says("health", "--liveness") == "healthy\n"
-    shop.store.nodes().note(Node("beat@here/1", "beat", socket.gethostname(), os.getpid(), "0.1"))
+    shop.store.nodes().heartbeat(Node("beat@here/1", "beat", socket.gethostname(), os.getpid(), "0.1"))
     assert shop.says("health") == shop.says("health", "--here") == "healthy\n"
     assert shop.json(HEALTH, "health", "--liveness") == {"healthy": True, "problems": [], "warnings": []}
 
 
 def test_a_job_that_waits_for_too_long_is_not_healthy(shop: Shop) -> None:
-    shop.store.nodes().note(Node("beat@here/1", "beat", "here", 1, "0.1"))
+    shop.store.nodes().heartbeat(Node("beat@here/1", "beat", "here", 1, "0.1"))
     shop.put(schedule="once 2020-01-01T00:00:00Z")
     assert "a job has been due for" in shop.refuses("health")
     assert shop.says("health", "--max-lag", "1e10") == "healthy\n"
@@ -640,10 +640,12 @@ def hostile_shop(shop: Shop) -> Shop:
         sets = ", ".join(f"{column} = '{HOSTILE}'" for column in of_runs)
         shop.statement(f"UPDATE JobRuns SET {sets} WHERE RunId = '{run.run_id}'")
     details = {"refused": {HOSTILE + "waits": {"times": 5, "error": HOSTILE, "seconds_ago": 1.0}}}
-    shop.store.nodes().note(
+    shop.store.nodes().heartbeat(
         Node("beat@a/1" + HOSTILE, "beat", HOSTILE, 1, HOSTILE, skew_seconds=9.0, details=json.dumps(details))
     )
-    shop.store.nodes().note(Node("worker@b/1" + HOSTILE, "worker", HOSTILE, 2, HOSTILE, queues=json.dumps([HOSTILE])))
+    shop.store.nodes().heartbeat(
+        Node("worker@b/1" + HOSTILE, "worker", HOSTILE, 2, HOSTILE, queues=json.dumps([HOSTILE]))
+    )
     return shop
 
 

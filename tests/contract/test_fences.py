@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.protocols import JobQuery, OldNodes
 from celery_sqlbeat.store.sql.migrations import STEP
 from celery_sqlbeat.store.sql.session import sql_folder
 from tests.support.world import NOON, World
@@ -125,12 +125,12 @@ def test_a_name_that_was_deleted_long_ago_is_forgotten_and_its_fences_are_not(wo
     world.change("nightly", Fence=7)
     world.write(DeleteJob("nightly"))
     for _ in range(3):  # a pass notes it, raises the floor, forgets it
-        world.admin.purge_nodes(KEEP)
+        world.admin.purge(OldNodes(KEEP))
     assert remembered() == 1
     world.later(KEEP + 60)
-    world.admin.purge_nodes(KEEP)
+    world.admin.purge(OldNodes(KEEP))
     assert remembered() == 1
-    world.admin.purge_nodes(KEEP)
+    world.admin.purge(OldNodes(KEEP))
     assert remembered() == 0
     define(world)
     assert fence(world, "nightly") == 7
@@ -141,13 +141,13 @@ def test_a_name_that_was_deleted_long_ago_is_forgotten_and_its_fences_are_not(wo
 def test_a_name_that_is_deleted_again_is_not_forgotten_early(world: World) -> None:
     world.add("nightly", Fence=7)
     delete_by_hand(world)
-    world.admin.purge_nodes(KEEP)
+    world.admin.purge(OldNodes(KEEP))
     world.later(KEEP + 60)
     world.add("nightly")
     world.change("nightly", Fence=9)
     delete_by_hand(world)
-    world.admin.purge_nodes(KEEP)
-    world.admin.purge_nodes(KEEP)
+    world.admin.purge(OldNodes(KEEP))
+    world.admin.purge(OldNodes(KEEP))
     world.add("nightly")
     assert fence(world, "nightly") == 9
 

@@ -23,7 +23,7 @@ def test_every_fence_is_raised_and_keeps_its_order(world: World) -> None:
         world.change(name, Fence=at)  # a row that is added after a recovery is above it already
     epoch = world.store.recover()
     assert [fence(world, name) for name in names] == [epoch * STEP + at for at in range(3)]
-    assert world.store.nodes().identity()[1] == epoch
+    assert world.store.check_schema().epoch == epoch
 
 
 def test_it_may_be_repeated_and_every_epoch_is_later(world: World) -> None:
@@ -80,7 +80,7 @@ def test_what_was_held_is_taken_over_when_its_lease_ends(world: World) -> None:
     assert world.states(name) == [RETRY]
     again = world.running()
     assert (again.attempt, again.scheduled_for) == (2, NOON)
-    assert again.fence > world.store.nodes().identity()[1] * STEP
+    assert again.fence > world.store.check_schema().epoch * STEP
     assert world.finish(again)
 
 
@@ -91,7 +91,7 @@ def test_a_message_that_was_queued_is_sent_again_under_the_new_fence(world: Worl
     world.store.recover()
     world.later(200)
     (lease,) = world.beat.ended(10)
-    assert lease.fence == world.store.nodes().identity()[1] * STEP + claim.fence % STEP
+    assert lease.fence == world.store.check_schema().epoch * STEP + claim.fence % STEP
     assert world.sweep() == {claim.run_id}
     assert world.start(claim._replace(fence=lease.fence)) is not None
 

@@ -18,7 +18,7 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import RowRefused
 from celery_sqlbeat.model import DeleteJob, Node, Repair
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.protocols import AdminStore
+from celery_sqlbeat.store.protocols import AdminStore, OldNodes, OldRuns, Purged
 from tests.contract.test_beat_schedule import LIVE, MINUTE, Beat
 from tests.contract.test_quarantine import mend_all
 from tests.support.world import LEASE, NOON, World
@@ -161,14 +161,16 @@ def test_a_run_that_may_not_be_deleted_is_passed_by_and_told_once(
 ) -> None:
     names = finished(world, MANY)
     with refusing(world, names[4], event="DELETE ON JobRuns"), caplog.at_level(logging.ERROR):
-        purged = world.admin.purge_history(OLD, 100)
-        assert (purged.rows, purged.refused) == (MANY - 1, 1)
+        purged = world.admin.purge(OldRuns(OLD, limit=100))
+        assert (purged.rows, len(purged.refused)) == (MANY - 1, 1)
         assert [len(world.runs(name)) for name in names] == [int(name == names[4]) for name in names]
-        assert world.admin.purge_history(OLD, 100, purged.last)[::2] == (0, 0), "known, and not tried again"
-        assert world.admin.purge_history(OLD, 100)[::2] == (0, 1), "tried again by the next one from the start"
+        again = world.admin.purge(OldRuns(OLD, purged.last, limit=100))
+        assert (again.rows, again.refused) == (0, {}), "known, and not tried again"
+        again = world.admin.purge(OldRuns(OLD, limit=100))
+        assert (again.rows, len(again.refused)) == (0, 1), "tried again by the next one from the start"
     (told,) = [record.message for record in caplog.records]
     assert 'action="delete an old run"' in told and "the shop says no" in told
-    assert world.admin.purge_history(OLD, 100).rows == 1, "the shop lets it go"
+    assert world.admin.purge(OldRuns(OLD, limit=100)).rows == 1, "the shop lets it go"
     assert world.runs(names[4]) == []
 
 
@@ -193,7 +195,7 @@ def test_a_job_that_a_foreign_row_refers_to_stays_and_its_old_runs_go(world: Wor
     world.sql("CREATE TABLE Invoices (RunId uuid REFERENCES JobRuns (RunId))")
     try:
         world.sql("INSERT INTO Invoices VALUES (?)", run["runid"])
-        assert world.admin.purge_history(OLD, 100).rows == MANY - 1
+        assert world.admin.purge(OldRuns(OLD, limit=100)).rows == MANY - 1
         assert len(world.runs(names[2])) == 1
     finally:
         world.sql("DROP TABLE Invoices")
@@ -203,8 +205,10 @@ class _Small:
     """A store whose batches are small."""
 
     def __init__(self, admin: AdminStore) -> None:
-        self.purging = admin.purging._replace(rows=4)
-        self.purge_history, self.purge_nodes = admin.purge_history, admin.purge_nodes
+        self._admin = admin
+
+    def purge(self, what: OldRuns | OldNodes) -> Purged:
+        return self._admin.purge(what._replace(limit=4) if isinstance(what, OldRuns) else what)
 
 
 def test_a_node_that_may_not_be_forgotten_is_passed_by_and_told_once(
@@ -213,15 +217,15 @@ def test_a_node_that_may_not_be_forgotten_is_passed_by_and_told_once(
     nodes = world.store.nodes()
     names = [f"worker@host/{at}" for at in range(MANY)]
     for name in names:
-        nodes.note(Node(name, "worker", "host", 1, "0.1"))
+        nodes.heartbeat(Node(name, "worker", "host", 1, "0.1"))
     world.later(2 * OLD)
     with refusing(world, names[4], event="DELETE ON Nodes", column="NodeId"), caplog.at_level(logging.ERROR):
         for _ in range(2):
-            world.admin.purge_nodes(OLD)
+            world.admin.purge(OldNodes(OLD))
             assert [node.node_id for node in nodes.seen(10 * OLD)] == [names[4]]
     (told,) = [record.message for record in caplog.records]
     assert f'action="forget a node" row={names[4]} ' in told and "the shop says no" in told
-    world.admin.purge_nodes(OLD)
+    world.admin.purge(OldNodes(OLD))
     assert nodes.seen(10 * OLD) == []
 
 
@@ -236,11 +240,11 @@ def test_a_deleted_name_that_may_not_go_keeps_no_other_one(world: World, event: 
         assert world.write(DeleteJob(name))
     with refusing(world, names[4], event=event):
         for _ in range(3):  # one notes them, one raises the floor, one forgets them
-            world.admin.purge_nodes(OLD)
+            world.admin.purge(OldNodes(OLD))
             world.later(2 * OLD)
         assert kept() == [names[4]]
     for _ in range(3):
-        world.admin.purge_nodes(OLD)
+        world.admin.purge(OldNodes(OLD))
         world.later(2 * OLD)
     assert kept() == []
     assert int(world.job(world.add(names[0]))["fence"]) >= 7 + MANY - 1

@@ -46,7 +46,7 @@ def test_a_run_starts_and_ends_in_the_threads_of_the_runtime(
         wait_for(lambda: runtime.lease_manager is not None)
     name = world.add()
     (claim,) = world.claim().claims
-    store_id = world.store.nodes().identity()[0]
+    store_id = world.store.check_schema().store_id
     header = Header(store_id, world.namespace, claim.run_id, claim.claim_id, claim.fence, 0)
     answers: list[tuple[StartAnswer, int]] = []
     written: list[tuple[bool, int]] = []

@@ -160,7 +160,7 @@ LEASES: dict[str, Any] = {"sqlbeat_lock_timeout": 3, "sqlbeat_heartbeat_interval
 def register_worker(shop: Shop) -> None:
     """Be seen as a worker with the extension."""
     queues = json.dumps([shop.place.queue("default")])
-    shop.store.nodes().note(Node("worker", "worker", "host", os.getpid(), "0", queues=queues))
+    shop.store.nodes().heartbeat(Node("worker", "worker", "host", os.getpid(), "0", queues=queues))
 
 
 def arrived(shop: Shop) -> list[Arrived]:

@@ -44,7 +44,7 @@ def test_a_worker_says_which_store_it_is_on(shop: WorkerShop) -> None:
     wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     said = stats(shop)["sqlbeat"]
     (node,) = shop.worker_nodes()
-    assert said["store"] == shop.store.nodes().identity()[0] and said["namespace"] == "default"
+    assert said["store"] == shop.store.check_schema().store_id and said["namespace"] == "default"
     assert said["node"] == node.node_id and said["version"] == node.package_version
     worker.stop()
     assert shop.worker_nodes()[0].stopped_at is not None

@@ -283,7 +283,7 @@ def test_no_header_harms_a_worker(make_workers: MakeWorkers, lane: Lane) -> None
     claims = shop.claim()
     true = {
         "v": 1,
-        "store": shop.store.nodes().identity()[0],
+        "store": shop.store.check_schema().store_id,
         "namespace": "default",
         "run": claims[bent].run_id,
         "claim": claims[bent].claim_id,

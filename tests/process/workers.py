@@ -203,7 +203,7 @@ class WorkerShop(Shop):
         if self._publisher is None:
             self._publisher = Publisher(self.place.app())
         self._publisher.identify(
-            store_id or self.store.nodes().identity()[0], namespace or self.conf.get("sqlbeat_namespace", "default")
+            store_id or self.store.check_schema().store_id, namespace or self.conf.get("sqlbeat_namespace", "default")
         )
         self._publisher.connect(10)
         for at in range(0, len(claims), 500):

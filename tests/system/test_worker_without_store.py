@@ -76,7 +76,7 @@ def test_what_was_forgotten_and_came_before_the_first_try_goes_back_once(make: M
 def test_with_a_store_what_was_forgotten_there_asks_for_its_start(make: MakeRuntime, file: Path) -> None:
     store = open_store(read_settings({"sqlbeat_database_url": f"sqlite:///{file}"}, {}))
     store.migrate()
-    own = FORGOTTEN._replace(store=store.nodes().identity()[0])
+    own = FORGOTTEN._replace(store=store.check_schema().store_id)
     store.close()
     worker_runtime = make(True)
     worker_runtime.open()

@@ -152,7 +152,7 @@ def test_a_newer_release_that_has_a_live_beat_defines_the_entries_that_it_has(op
     newer = Handle(open_shop(beat_schedule=changed, result_expires=None).app, shop.settings, shop.store)
     move(newer, from_beat_schedule(newer.app, newer.settings))
     code = from_beat_schedule(newer.app, newer.settings).code
-    shop.store.nodes().note(Node("beat-1", "beat", "host", 1, "1", code.release, code_owner=code.owner))
+    shop.store.nodes().heartbeat(Node("beat-1", "beat", "host", 1, "1", code.release, code_owner=code.owner))
     steps = move(shop, from_beat_schedule(shop.app, shop.settings))
     assert {name for name, step in steps.items() if step.action == "left"} == {"often"}
     assert "has a live beat and defines the jobs" in steps["often"].remarks[0]

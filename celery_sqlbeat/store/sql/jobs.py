@@ -3,7 +3,7 @@
 Every change bumps the change counter in its own transaction, so that beats notice it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
 
@@ -26,23 +26,15 @@ from celery_sqlbeat.model import (
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
-from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID, Purged, Purging, WriteResult
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID
+from celery_sqlbeat.store.protocols import DeadLetters, JobQuery, OldNodes, OldRuns, Purged, RunQuery
 from celery_sqlbeat.store.sql.engine import Conflict, Database
-from celery_sqlbeat.store.sql.purge import History, Leftovers
+from celery_sqlbeat.store.sql.purge import Purger
 from celery_sqlbeat.store.sql.runs import Release, delete_free, release
 from celery_sqlbeat.store.sql.session import Row, Rows, Session
 
 CANCELLED_BY_HAND = "cancelled by hand"
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
-
-# SQL Server: below the number of locks at which it would lock the whole table. SQLite has one
-# writer at a time, so a batch is short, and takes a quarter of the time.
-PURGING = {
-    "postgresql": Purging(rows=2000, rest=0.0, most_a_second=15_000.0),
-    "mssql": Purging(rows=900, rest=0.0, most_a_second=15_000.0),
-    "sqlite": Purging(rows=100, rest=3.0, most_a_second=15_000.0),
-}
 
 
 class SqlAdminStore:
@@ -51,8 +43,7 @@ class SqlAdminStore:
     def __init__(self, database: Database, namespace: str) -> None:
         self._database = database
         self._namespace = namespace
-        self._history = History(database, namespace)
-        self._leftovers = Leftovers(database, namespace)
+        self._purger = Purger(database, namespace)
 
     def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
         """Return jobs by name; a page is in the order of the names."""
@@ -171,22 +162,9 @@ class SqlAdminStore:
             return self._runs("list_runs_in", state=query.state, before_id=before_id, scan_size=size)
         return self._runs("list_runs", before_id=before_id, page_size=size)
 
-    def purge_dead(self, run_ids: Iterable[str]) -> WriteResult:
-        """Delete dead letters for good; return which were deleted and which were refused."""
-        return self._leftovers.purge_dead([(run_id,) for run_id in run_ids])
-
-    @property
-    def purging(self) -> Purging:
-        """How the history is best deleted here."""
-        return PURGING.get(self._database.dialect.name, PURGING["postgresql"])
-
-    def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None = None) -> Purged:
-        """Delete a batch of ended runs, the oldest first, of slots at `after` or later."""
-        return self._history.purge(keep_seconds, batch_size, after)
-
-    def purge_nodes(self, keep_seconds: float) -> None:
-        """Delete nodes that were silent for so long, and names of jobs that were deleted then."""
-        self._leftovers.purge(keep_seconds)
+    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+        """Delete rows for good; those that the database refuses to delete are passed by."""
+        return self._purger.purge(what)
 
     def _cancel(self, job_name: str, blocks: Sequence[str], reason: str) -> bool:
         scope = {"namespace": self._namespace, "job_name": job_name}

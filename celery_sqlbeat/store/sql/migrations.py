@@ -14,6 +14,7 @@ from typing import NamedTuple
 import celery_sqlbeat
 from celery_sqlbeat.errors import MigrationChanged, ReleaseTooOld, SchemaError, TablesMissing
 from celery_sqlbeat.store.beat_protocol import FIRST_ID
+from celery_sqlbeat.store.protocols import Schema
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Row, Session, load, sql_folder
 
@@ -31,26 +32,6 @@ class Migration(NamedTuple):
     name: str
     text: str
     checksum: str
-
-
-class SchemaVersion(NamedTuple):
-    """Which schema the database has, and which one this release knows."""
-
-    version: int
-    known: int
-    oldest: str | None = None
-    """The oldest release that may work on it, where it is newer than this release knows."""
-
-    @property
-    def remark(self) -> str | None:
-        """What an operator should know of it: that a newer release has upgraded it."""
-        if self.version <= self.known:
-            return None
-        own = celery_sqlbeat.__version__
-        return (
-            f"the schema is at version {self.version}, newer than version {self.known}, which celery-sqlbeat {own} "
-            f"knows: releases from {self.oldest} on may use it"
-        )
 
 
 @cache  # a handful of databases
@@ -116,7 +97,7 @@ def migrate(database: Database, progress: Callable[[str], None] = lambda _: None
     return applied
 
 
-def check_schema(database: Database) -> SchemaVersion:
+def check_schema(database: Database) -> Schema:
     """Return the version of the schema, or raise a SchemaError where this release cannot use it.
 
     A newer schema names the oldest release that may use it.
@@ -131,18 +112,19 @@ def check_schema(database: Database) -> SchemaVersion:
             f"the schema is at version {max(applied, default=0)}, this package needs {len(known)}: "
             "run celery -A app sqlbeat init"
         )
-    return _version(database.read, known)
+    store_id, epoch = database.read("read_store")[0]
+    return _version(database.read, known)._replace(store_id=str(store_id), epoch=int(epoch))
 
 
-def _version(read: Callable[[str], list[Row]], known: tuple[Migration, ...]) -> SchemaVersion:
+def _version(read: Callable[[str], list[Row]], known: tuple[Migration, ...]) -> Schema:
     """Return which schema is there; ReleaseTooOld where it has left this release behind."""
     version = max((int(row[0]) for row in read("read_migrations")), default=0)
     if version <= len(known):
-        return SchemaVersion(version, len(known))
+        return Schema(version, len(known))
     oldest, own = str(read("read_oldest_release")[0][0]), celery_sqlbeat.__version__
     if _numbers(own) < _numbers(oldest):
         raise ReleaseTooOld(version, own, oldest)
-    return SchemaVersion(version, len(known), oldest)
+    return Schema(version, len(known), oldest)
 
 
 def _numbers(release: str) -> tuple[int, ...]:

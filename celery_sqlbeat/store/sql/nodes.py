@@ -15,19 +15,20 @@ class SqlNodeStore:
         self._database = database
         self._namespace = namespace
 
-    def note(self, node: Node) -> datetime:
-        """Say that this node is alive; returns the server's clock."""
-        at: datetime = self._database.fetch("note_node", namespace=self._namespace, **node._asdict())[0][0]
-        return at
+    def heartbeat(self, node: Node) -> datetime:
+        """Record that this node is alive, or has stopped in order; return the server's clock."""
+        facts = node._asdict()
+        if not facts.pop("is_stopped"):
+            at: datetime = self._database.fetch("note_node", namespace=self._namespace, **facts)[0][0]
+            return at
 
-    def stop(self, node_id: str) -> None:
-        """Say that this node has stopped in order; beats notice it as any change."""
-
-        def work(session: Session) -> None:
-            session.fetch("stop_node", namespace=self._namespace, node_id=node_id)
+        def work(session: Session) -> datetime:
+            session.fetch("stop_node", namespace=self._namespace, node_id=node.node_id)
             session.fetch("bump_changes", namespace=self._namespace)
+            at: datetime = session.fetch("read_clock")[0][0]
+            return at
 
-        self._database.write(work)
+        return self._database.write(work)
 
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         """Return the nodes that were alive within so many seconds."""
@@ -43,11 +44,6 @@ class SqlNodeStore:
         """Return the server's clock."""
         at: datetime = self._database.read("read_clock")[0][0]
         return at
-
-    def identity(self) -> tuple[str, int]:
-        """Return the store id that `init` made, and the epoch, which grows with every recovery."""
-        store_id, epoch = self._database.read("read_store")[0]
-        return str(store_id), int(epoch)
 
 
 class SqlResultStore:

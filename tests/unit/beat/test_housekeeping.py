@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.housekeeping import CleanUp
-from celery_sqlbeat.store.beat_protocol import Purged, Purging
+from celery_sqlbeat.store.protocols import OldNodes, OldRuns, Purged
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = 3600.0
@@ -22,21 +22,21 @@ class House:
         self.statement = statement
         self.asked = 0
         self.begun_at: list[datetime | None] = []
-        self.purging = Purging(1000, rest, 20_000.0)
+        self.rest = rest
         me: Any = self
         self.cleaning = CleanUp(me, 7.0, lambda: self.time)
 
-    def purge_history(self, keep_seconds: float, batch_size: int, after: datetime | None) -> Purged:
-        assert keep_seconds == 7 * 24 * HOUR
+    def purge(self, what: OldRuns | OldNodes) -> Purged:
+        assert what.keep_seconds == 7 * 24 * HOUR
+        if isinstance(what, OldNodes):
+            return Purged(0)
         self.asked += 1
-        self.begun_at.append(after)
+        self.begun_at.append(what.after)
         self._pass(self.statement)
-        rows = min(batch_size, int(self.backlog))
+        rows = min(1000, int(self.backlog))
         self.backlog -= rows
-        return Purged(rows, NOON + timedelta(seconds=self.time) if rows else None)
-
-    def purge_nodes(self, keep_seconds: float) -> None:
-        pass
+        last = NOON + timedelta(seconds=self.time) if rows else None
+        return Purged(rows, last=last, limit=1000, rest=self.rest)
 
     def _pass(self, seconds: float) -> None:
         self.time += seconds

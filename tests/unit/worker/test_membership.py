@@ -22,26 +22,23 @@ class Register:
         self.is_unavailable = False
         self.pending = 0
 
-    def note(self, node: Node) -> datetime:
-        self.pending += 1
-        if self.is_unavailable:
-            raise DatabaseUnavailable("away")
-        self.noted.append(node)
+    def heartbeat(self, node: Node) -> datetime:
+        if node.is_stopped:
+            self.stopped.append(node.node_id)
+        else:
+            self.pending += 1
+            if self.is_unavailable:
+                raise DatabaseUnavailable("away")
+            self.noted.append(node)
         return datetime(2027, 3, 1, tzinfo=timezone.utc)
 
     def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
         raise NotImplementedError  # a worker asks nobody what others know
 
-    def stop(self, node_id: str) -> None:
-        self.stopped.append(node_id)
-
     def seen(self, memory_seconds: float) -> list[SeenNode]:
         return []
 
     def clock(self) -> datetime:
-        raise NotImplementedError
-
-    def identity(self) -> tuple[str, int]:
         raise NotImplementedError
 
 
