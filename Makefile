@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 # Tests start hundreds of processes; without cached bytecode each of them compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help test lint coverage api lock demo chaos bench simulate mutants renames docs up down mssql odbc pgbouncer clean
+.PHONY: help test lint coverage api lock demo chaos bench simulate mutants renames docs sql up down mssql odbc pgbouncer clean
 
 help: ## this list
 	@sed -n -E 's/^([a-z]+):[^#]*## (.+)$$/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -29,7 +29,8 @@ lint: $(INSTALLED) ## ruff, mypy --strict, import-linter, sqlfluff
 # SQLite itself reads each of its statements in the tests; sqlfluff does not know all of its grammar.
 	$(BIN)/sqlfluff lint --dialect sqlite --ignore parsing sql/sqlite
 	$(BIN)/sqlfluff lint --dialect postgres sql/postgresql
-	$(BIN)/sqlfluff lint --dialect tsql sql/mssql infra/compose
+	$(BIN)/sqlfluff lint --dialect tsql --config sql/mssql.sqlfluff sql/mssql
+	$(BIN)/sqlfluff lint --dialect tsql infra/compose
 
 coverage: $(INSTALLED) ## the unit tests, and what share of the package they reach; fails below the floor
 	$(BIN)/python -m pytest --quiet --numprocesses auto --cov --cov-report= tests/unit
@@ -68,6 +69,9 @@ renames: $(INSTALLED) ## real processes beside libraries in which one private na
 
 docs: $(INSTALLED) ## writes the pages that come from the code
 	$(BIN)/python docs/generate.py
+
+sql: $(INSTALLED) ## writes the statements of each database from sql/source
+	$(BIN)/python -m sql.render
 
 # pyodbc's wheel for Linux stands on unixODBC, which no wheel brings. Where it may be installed, it is.
 odbc: $(INSTALLED) ## installs what pyodbc needs of the system, if it is not there

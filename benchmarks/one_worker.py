@@ -158,9 +158,9 @@ _names: dict[str | bytes, str] = {}
 def kind_of(text: str | bytes) -> str:
     """Return the name of the block that a statement is."""
     if not _names:
-        from celery_sqlbeat.store.sql.dialects.postgresql_text import CLOCK, statement, with_chains
+        from celery_sqlbeat.store.sql.session import load
 
-        _names.update({statement(block, CLOCK).text: name for name, block in with_chains().items()})
+        _names.update({block.encoded: name for name, block in load("postgresql").items()})
     return _names.get(text, str(text[:40]))
 
 

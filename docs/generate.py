@@ -1,4 +1,4 @@
-"""Write what comes from the code: pages of docs/, and sql/*/create.sql.
+"""Write the pages of docs/ that come from the code.
 
 A test fails while one of them is out of date.
 """
@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import Field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from celery_sqlbeat import events
 from celery_sqlbeat.config import validation
 from celery_sqlbeat.config.policy import DEFAULT, KINDS, Policies
 from celery_sqlbeat.config.settings import PREFIX, Settings
-from celery_sqlbeat.store.sql.migrations import creation_script
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "celery_sqlbeat"
@@ -224,11 +222,6 @@ def _emitted() -> set[str]:
     return called & set(events.KINDS)
 
 
-def creation(database: str) -> str:
-    """Return the text of sql/*/create.sql, to the letter what `init --sql` prints."""
-    return creation_script(database) + "\n"
-
-
 def design_index() -> str:
     """Return the text of docs/design/README.md: the notes by number, with title and date."""
     rows = ["| note | | of |", "|---|---|---|"]
@@ -242,7 +235,6 @@ PAGES: Mapping[str, Any] = {
     "settings.md": settings_page,
     "events.md": events_page,
     "design/README.md": design_index,
-    **{f"../sql/{each}/create.sql": partial(creation, each) for each in ("mssql", "postgresql", "sqlite")},
 }
 
 

@@ -22,9 +22,9 @@ from celery_sqlbeat.store.beat_protocol import LAST_ID
 from celery_sqlbeat.store.sql.dialects import sqlite as lite
 from celery_sqlbeat.store.sql.dialects.postgresql import PooledSession, Postgresql, PostgresqlSession
 from celery_sqlbeat.store.sql.dialects.postgresql_connection import of_transaction
-from celery_sqlbeat.store.sql.dialects.postgresql_text import CLOCK, arrays, statement
+from celery_sqlbeat.store.sql.dialects.postgresql_text import values_of
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.session import Rows, load
+from celery_sqlbeat.store.sql.session import Columns, Rows, load
 from tests.contract.conftest import POOLED
 
 pytestmark = pytest.mark.slow
@@ -42,20 +42,21 @@ CODE = {**CLAIMABLE, "batch_size": BATCH}
 RELEASE = {"only_unstarted": 0, "only_ended": 0, "only_replaceable": 0, "grace_seconds": 0.0}
 
 
-def batch(block: str) -> Rows:
+def batch(database: str, block: str) -> Rows | None:
     """As many rows as a busy beat gives to a block.
 
     Nothing matches them, which is the same to the planner.
     """
-    made: dict[str, Callable[[], Any]] = {"bigint": lambda: 1, "integer": lambda: 0, "smallint": lambda: 1}
-    made |= {"float8": lambda: 1.0, "uuid": IDS.random_id, "text": lambda: "success", "timestamptz": lambda: None}
-    types = load("postgresql")[block].types
-    return [[made[kind]() for kind in types] for _ in range(BATCH)]
+    made: dict[str, Callable[[], Any]] = {"bigint": lambda: 1, "int": lambda: 0, "flag": lambda: 1}
+    made |= {"seconds": lambda: 1.0, "id": IDS.random_id, "instant": lambda: None}
+    kinds = load(database)[block].rows.kinds
+    return [[made.get(kind, lambda: "success")() for kind in kinds] for _ in range(BATCH)] if kinds else None
 
 
 # The statements of the way of a fire, with their scalars, and the only indexes that they may go by.
 KEYS = {"jobs_pkey", "jobruns_pkey"}
-STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+Asked = dict[str, tuple[dict[str, Any], set[str]]]
+STATEMENTS: Asked = {
     "read_due": (CODE, {"jobs_due"}),
     "read_outbox": (CODE, {"jobruns_outbox", "jobs_pkey"}),
     "read_attempts": ({}, {"jobruns_pkey"}),
@@ -63,15 +64,11 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "insert_runs": ({"beat": "b"}, KEYS),
     "reopen_runs": ({"beat": "b"}, KEYS),
     "mark_published": ({}, {"jobs_pkey"}),
-    "start_jobs": ({**SCOPE, "worker": "w"}, KEYS),
-    "start_runs": ({**SCOPE, "worker": "w"}, {"jobruns_pkey", "jobs_pkey"}),
     "refuse_starts": (SCOPE, {"jobruns_pkey", "jobs_pkey"}),
     "read_refused": (SCOPE, {"jobruns_pkey"}),
     "extend_leases": ({}, {"jobs_pkey"}),
     "extend_held": ({}, {"jobruns_pkey"}),
     "postpone_start_deadline": ({"beat": "b"}, {"jobs_pkey"}),
-    "release_jobs": (RELEASE, KEYS),
-    "close_runs": (RELEASE, KEYS),
     "read_ended": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobs_leased", "jobruns_pkey"}),
     "read_ended_held": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobruns_held"}),
     "read_next": (
@@ -90,6 +87,18 @@ STATEMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
+# What one database does in several steps and the other at once.
+IN_STEPS: Asked = {
+    "start_jobs": ({**SCOPE, "worker": "w"}, KEYS),
+    "start_runs": ({**SCOPE, "worker": "w"}, KEYS),
+    "release_jobs": (RELEASE, KEYS),
+    "close_runs": (RELEASE, KEYS),
+}
+AT_ONCE: Asked = {
+    "start_at_once": ({**SCOPE, "worker": "w"}, KEYS),
+    "finish_at_once": ({**SCOPE, **RELEASE}, KEYS),
+    "release_at_once": ({**SCOPE, **RELEASE}, KEYS),
+}
 # Where SQLite goes by more of them: its instants are text, and a month 13 is found among what is
 # due.
 ON_SQLITE = {"read_rows_needing_repair": {"jobs_attention", "jobs_due", "jobs_pkey"}}
@@ -129,13 +138,13 @@ def session(filled: PostgresqlSession, request: pytest.FixtureRequest) -> Postgr
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan", POOLED])
-@pytest.mark.parametrize("block", STATEMENTS)
+@pytest.mark.parametrize("block", [*STATEMENTS, *AT_ONCE])
 def test_postgresql_goes_by_the_index(session: PostgresqlSession, block: str, mode: str) -> None:
     """The driver prepares a statement that comes often.
 
     Both kinds of plan must be right, and that behind a pooler.
     """
-    scalars, indexes = STATEMENTS[block]
+    scalars, indexes = (STATEMENTS | AT_ONCE)[block]
     plan = _pooled_plan(session, block, scalars) if mode == POOLED else _plan(session, block, scalars, mode)
     nodes = list(_nodes(plan))
     tables = [node for node in nodes if node.get("Relation Name") in ("jobs", "jobruns", "changes")]
@@ -159,15 +168,14 @@ def _bounded(node: dict[str, Any]) -> bool:
 def _plan(session: PostgresqlSession, block: str, scalars: dict[str, Any], mode: str) -> dict[str, Any]:
     """Return the plan of the store's own statement, prepared as the driver prepares it."""
     found = load("postgresql")[block]
-    values: dict[str, Any] = {**scalars, **(arrays(found, batch(block)) if found.columns else {})}
-    text, names = statement(found, CLOCK)
+    values = values_of(found, batch("postgresql", block), scalars)
     connection = cast(Any, session._connection)
     connection.execute(f"SET plan_cache_mode = {mode}")
-    connection.execute("PREPARE asked AS " + text.decode())
+    connection.execute("PREPARE asked AS " + found.text)
     from psycopg import sql
 
-    given = sql.SQL(", ").join(sql.Literal(values[name]) for name in names)
-    asked = sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE asked") + (sql.SQL("({})").format(given) if names else sql.SQL(""))
+    given = sql.SQL(", ").join(sql.Literal(value) for value in values)
+    asked = sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE asked") + (sql.SQL("({})").format(given) if values else sql.SQL(""))
     try:
         return cast(dict[str, Any], connection.execute(asked).fetchone()[0][0]["Plan"])
     finally:
@@ -177,14 +185,13 @@ def _plan(session: PostgresqlSession, block: str, scalars: dict[str, Any], mode:
 def _pooled_plan(session: PostgresqlSession, block: str, scalars: dict[str, Any]) -> dict[str, Any]:
     """Return the plan of a statement with its values in the text, and an unchanged session."""
     connection = cast(Any, session._connection)
-    pooled = PooledSession(connection, {}, CLOCK, of_transaction(5000))
+    pooled = PooledSession(connection, {}, of_transaction(5000))
     found = load("postgresql")[block]
-    values: dict[str, Any] = {**scalars, **(arrays(found, batch(block)) if found.columns else {})}
     connection.execute("BEGIN")
     connection.execute("RESET ALL")
     try:
         connection.execute(of_transaction(5000))
-        asked = b"EXPLAIN (FORMAT JSON) " + pooled.filled(found, values)
+        asked = b"EXPLAIN (FORMAT JSON) " + pooled.filled(found, batch("postgresql", block), scalars)
         return cast(dict[str, Any], connection.execute(asked).fetchone()[0][0]["Plan"])
     finally:
         connection.execute("ROLLBACK")  # which brings the session's own settings back
@@ -263,18 +270,18 @@ def connection(file: sqlite3.Connection, request: pytest.FixtureRequest) -> sqli
     return file
 
 
-@pytest.mark.parametrize("block", STATEMENTS)
+@pytest.mark.parametrize("block", [*STATEMENTS, *IN_STEPS])
 def test_sqlite_goes_by_the_index(connection: sqlite3.Connection, block: str) -> None:
     """The rows of a batch and small partial indexes are scanned, no table.
 
     What is due comes in order.
     """
-    scalars, indexes = STATEMENTS[block]
+    scalars, indexes = (STATEMENTS | IN_STEPS)[block]
     indexes = ON_SQLITE.get(block, indexes)
     found = load("sqlite")[block]
-    asked = {block: replace(found, text="EXPLAIN QUERY PLAN " + found.text)}
+    asked = {block: replace(found, text="EXPLAIN QUERY PLAN " + found.text, returns=Columns())}
     session = lite.SqliteSession(connection, lite.host_clock, asked)
-    steps = [row[3] for row in session.fetch(block, batch(block) if found.columns else None, **scalars)]
+    steps = [row[3] for row in session.fetch(block, batch("sqlite", block), **scalars)]
     computed = COMPUTED + ("|SCAN r$" if "r AS MATERIALIZED" in found.text else "")
     looks = [step for step in steps if re.match("(SCAN|SEARCH) ", step) and not re.match(computed, step)]
     assert looks

@@ -9,9 +9,10 @@ package.
 from typing import NamedTuple
 
 MIGRATION_SQL = "sql/sqlite/migrations/0002_foreign_shops.sql"
-BEAT_SQL = "sql/sqlite/statements/beat.sql"
-RUNS_SQL = "sql/sqlite/statements/runs.sql"
-WORKER_SQL = "sql/sqlite/statements/worker.sql"
+BEAT_SQL = "sql/source/beat.sql"
+RUNS_SQL = "sql/source/runs.sql"
+WORKER_SQL = "sql/source/worker.sql"
+STARTS_SQL = "sql/source/sqlite/worker.sql"
 LIFECYCLE = "celery_sqlbeat/model/lifecycle.py"
 BYSTANDERS = "celery_sqlbeat/beat/republish_evidence.py"
 EVIDENCE = "celery_sqlbeat/beat/evidence.py"
@@ -19,7 +20,7 @@ KEEPER = "celery_sqlbeat/worker/lease/manager.py"
 CLAIM_BATCH = "celery_sqlbeat/store/sql/claim_batch.py"
 
 _NO_TRIGGER = "CREATE TRIGGER Jobs_Deleted AFTER DELETE ON Jobs\nWHEN OLD.Fence < 0"
-_OWN_NEXT = "Jobs.NextRunTime IS r.SeenNextRunTime THEN r.NextSlot"
+_OWN_NEXT = "same(Jobs.NextRunTime, r.SeenNextRunTime) THEN r.NextSlot"
 
 
 class Patch(NamedTuple):
@@ -54,7 +55,7 @@ MUTANTS = (
     ),
     _mutant(
         "a deadline that a worker moves back",
-        (WORKER_SQL, "max(Jobs.LeaseEndsAt, after(:now, r.LeaseSeconds))", "after(:now, r.LeaseSeconds)"),
+        (WORKER_SQL, "later(Jobs.LeaseEndsAt, after(:now, r.LeaseSeconds))", "after(:now, r.LeaseSeconds)"),
     ),
     _mutant(
         "outcome without the fence",
@@ -70,12 +71,12 @@ MUTANTS = (
     ),
     _mutant(
         "start not one-time",
-        (WORKER_SQL, "OR Jobs.StartedRetry < r.celery_retries", "OR Jobs.StartedRetry <= r.celery_retries"),
+        (STARTS_SQL, "OR Jobs.StartedRetry < r.celery_retries", "OR Jobs.StartedRetry <= r.celery_retries"),
     ),
     _mutant(
         "start although another run holds the job",
         (
-            WORKER_SQL,
+            STARTS_SQL,
             "r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL\n",
             "r.State = 'dispatched'\n",
         ),
@@ -83,7 +84,7 @@ MUTANTS = (
     _mutant(
         "start of a run whose job is deleted",
         (
-            WORKER_SQL,
+            STARTS_SQL,
             "OR EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId AND j.DeleteRequested = 0)",
             "OR 1 = 1",
         ),
@@ -120,8 +121,8 @@ MUTANTS = (
     ),
     _mutant(
         "reclaim without the ended-lease test",
-        (RUNS_SQL, "Jobs.LeaseEndsAt <= after(:now, -:grace_seconds)\n            AND", "1 = 1\n            AND"),
-        (BEAT_SQL, "    AND j.LeaseEndsAt <= after(:now, -:grace_seconds)\n", ""),
+        (RUNS_SQL, "Jobs.LeaseEndsAt <= before(:now, :grace_seconds)\n            AND", "1 = 1\n            AND"),
+        (BEAT_SQL, "    AND j.LeaseEndsAt <= before(:now, :grace_seconds)\n", ""),
     ),
     _mutant(
         "mark-published moves a run backwards",
@@ -149,7 +150,7 @@ MUTANTS = (
         (
             RUNS_SQL,
             _OWN_NEXT,
-            "Jobs.NextRunTime IS r.SeenNextRunTime "
+            "same(Jobs.NextRunTime, r.SeenNextRunTime) "
             "THEN after(r.NextSlot, 86400.0 * (julianday(Jobs.LockedAt) - julianday(Jobs.ClaimedAt)))",
         ),
     ),
@@ -158,7 +159,7 @@ MUTANTS = (
         (
             RUNS_SQL,
             _OWN_NEXT,
-            "Jobs.NextRunTime IS r.SeenNextRunTime "
+            "same(Jobs.NextRunTime, r.SeenNextRunTime) "
             "THEN after(r.NextSlot, 86400.0 * (julianday(:now) - julianday(Jobs.ClaimedAt)))",
         ),
     ),
@@ -237,17 +238,17 @@ MUTANTS = (
     _mutant("a skipped gap not recorded", (CLAIM_BATCH, '("insert_gaps", gaps),', '("insert_gaps", []),')),
     _mutant(
         "retry message of self.retry() treated as a duplicate",
-        (WORKER_SQL, "                OR Jobs.StartedRetry < r.celery_retries\n", ""),
+        (STARTS_SQL, "                OR Jobs.StartedRetry < r.celery_retries\n", ""),
     ),
     _mutant(
         "an ended slot may start",
         (
-            WORKER_SQL,
+            STARTS_SQL,
             "JobRuns.State = 'dispatched' AND JobRuns.StartedAt IS NULL",
             "JobRuns.State IN ('dispatched', 'success')",
         ),
         (
-            WORKER_SQL,
+            STARTS_SQL,
             "THEN JobRuns.PriorState ELSE JobRuns.State END",
             "THEN JobRuns.PriorState ELSE 'dispatched' END",
         ),
@@ -259,14 +260,14 @@ MUTANTS = (
     ),
     _mutant(
         "a forged message starts a run",
-        (WORKER_SQL, "        r.ClaimId = p.claim_id AND r.Namespace", "        r.Namespace"),
+        (STARTS_SQL, "        r.ClaimId = p.claim_id AND r.Namespace", "        r.Namespace"),
         (
-            WORKER_SQL,
+            STARTS_SQL,
             "AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id\n            AND Jobs.Fence",
             "AND Jobs.RunId = r.run_id\n            AND Jobs.Fence",
         ),
         (
-            WORKER_SQL,
+            STARTS_SQL,
             "JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace",
             "JobRuns.RunId = p.run_id AND JobRuns.Namespace",
         ),

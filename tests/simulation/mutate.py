@@ -39,6 +39,17 @@ def applied(mutant: Mutant, folder: Path) -> None:
         if text.count(patch.old) != 1:
             raise ValueError(f"{mutant.name}: {patch.file} has {text.count(patch.old)} times {patch.old!r}")
         path.write_text(text.replace(patch.old, patch.new), encoding="utf-8")
+    if any(patch.file.startswith("sql/source/") for patch in mutant.patches):
+        subprocess.run([sys.executable, "-m", "sql.render"], cwd=folder, env=_first(folder), check=True)
+
+
+def _first(folder: Path) -> dict[str, str]:
+    """Return an environment in which the copy comes before the installed package.
+
+    The tests themselves are those of this checkout.
+    """
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def hunt(mutant: Mutant, seed: int, most_worlds: int = MOST_WORLDS) -> Result:
@@ -46,12 +57,9 @@ def hunt(mutant: Mutant, seed: int, most_worlds: int = MOST_WORLDS) -> Result:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         applied(mutant, Path(folder))
-        # The copy comes before the installed package; the tests themselves are those of this
-        # checkout.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [sys.executable, "-m", "tests.simulation.mutate", "--inside", folder, str(seed), str(most_worlds)],
-            env=environment,
+            env=_first(Path(folder)),
             cwd=folder,
             capture_output=True,
             text=True,

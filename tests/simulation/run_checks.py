@@ -17,7 +17,7 @@ FINAL = frozenset({"success", "dlq", "dispatched", "skipped", "cancelled"})
 OPEN = frozenset({"scheduled", "claimed", "running"})
 _SLACK = 0.002  # seconds
 _DELETED = "job deleted"
-_CONTINUES = load("sqlite")["insert_runs"].columns.index("continues")
+_CONTINUES = load("sqlite")["insert_runs"].rows.names.index("continues")
 
 MAY_CREATE = {"insert_runs", "insert_gaps", "insert_outbox"}
 MAY_DELETE = {"purge_runs", "purge_old_runs", "purge_dead"}

@@ -16,13 +16,9 @@ from celery_sqlbeat.errors import MigrationChanged, ReleaseTooOld, SchemaError, 
 from celery_sqlbeat.store.beat_protocol import FIRST_ID
 from celery_sqlbeat.store.protocols import Schema
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.session import Row, Session, load, sql_folder
+from celery_sqlbeat.store.sql.session import Row, Session, sql_folder
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
-_BATCH_ENDS = {"mssql": "GO\n"}  # sqlcmd and SSMS run a script batch by batch, and sqlcmd from a pipe no unended one
-_HEAD = "-- All tables and indexes of celery-sqlbeat: what `celery -A app sqlbeat init` runs, and `--sql` prints.\n"
-# What sqlcmd leaves off and every batch needs; and the first error is to end its batch.
-_SESSIONS = {"mssql": "SET XACT_ABORT ON;\nSET QUOTED_IDENTIFIER ON;\nSET NOCOUNT ON;\n"}
 
 
 class Migration(NamedTuple):
@@ -50,23 +46,11 @@ def migrations(database: str) -> tuple[Migration, ...]:
 
 
 def creation_script(database: str) -> str:
-    """Return the script `sql/*/create.sql`: what `migrate` runs on an empty database.
+    """Return `sql/*/create.sql`: what `migrate` runs on an empty database.
 
     It records what it applied, so that a later `migrate` goes on from there.
     """
-    blocks = load(database)
-    parts = [_HEAD + _SESSIONS.get(database, ""), blocks["create_migrations_table"].text + ";\n"]
-    for migration in migrations(database):
-        note = blocks["note_migration"].text
-        for fact, literal in (
-            ("number", f"{migration.number}"),
-            ("name", f"'{migration.name}'"),
-            ("checksum", f"'{migration.checksum}'"),
-        ):
-            note = re.sub(rf"[:@]{fact}\b", literal, note)
-        parts += [migration.text, note + ";\n"]
-    end = _BATCH_ENDS.get(database, "")
-    return "\n".join(part.rstrip().removesuffix(end.strip()).rstrip() + "\n" + end for part in parts).rstrip()
+    return (sql_folder(database) / "create.sql").read_text(encoding="utf-8").rstrip()
 
 
 def migrate(database: Database, progress: Callable[[str], None] = lambda _: None) -> list[str]:

@@ -1,24 +1,22 @@
 """Load named SQL blocks from `sql/<database>/statements/`, and state what a dialect does with them.
 
-A block begins with `-- name:`; `-- rows:` names the columns of its batch, with types where a
-database needs them.
+A block begins with `-- name:`. Its header declares its parameters in the order of their markers,
+the columns of its batch and those of its result, with their kinds. Its text is sent as it stands.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.store.sql.faults import Fault
 
 Row = tuple[Any, ...]
 Rows = Sequence[Sequence[Any]]
-
-_INSTANT = re.compile(r"(at|now|scheduledfor|lastslot|nextruntime|lastruntime|ranuntil)$", re.IGNORECASE)
 
 
 class Session(Protocol):
@@ -85,15 +83,20 @@ class Dialect(Protocol):
 Clock = Callable[[], datetime]
 
 
-@lru_cache(maxsize=512)  # a few per block
-def instant_positions(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return which of the result's columns hold instants, by their names."""
-    return tuple(at for at, name in enumerate(names) if _INSTANT.search(name))
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_DECLARED = re.compile(r"^-- (parameters|rows|returns): (.*(?:\n--   .*)*)", re.MULTILINE)
 
 
-_NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
-_ROWS = re.compile(r"^-- rows: *(.+)$", re.MULTILINE)
-_INSTANT_COLUMN = re.compile(r"(_at|_for|_slot|_run_time|^first|^last)$")
+class Columns(NamedTuple):
+    """Values that belong together: parameters, the columns of a batch, or those of a result."""
+
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    instants: tuple[int, ...] = ()
+    """The positions of those that are instants."""
+
+
+_NONE = Columns()
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,14 @@ class Block:
 
     name: str
     text: str
-    columns: tuple[str, ...]  # of the batch that stands for `:rows`
-    types: tuple[str, ...]
-    instants: tuple[int, ...]  # positions of the columns that hold instants
+    parameters: Columns = _NONE
+    rows: Columns = _NONE
+    returns: Columns = _NONE
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The text as it is sent."""
+        return self.text.encode()
 
 
 def sql_folder(database: str) -> Path:
@@ -135,15 +143,24 @@ def load(database: str) -> Mapping[str, Block]:
     return blocks
 
 
+@cache  # the clocks of tests
+def load_with_clock(database: str, usual: str, clock: str) -> Mapping[str, Block]:
+    """Every block for a database, with another clock than the server's."""
+    blocks = load(database)
+    if clock == usual:
+        return blocks
+    return {name: replace(block, text=block.text.replace(usual, clock)) for name, block in blocks.items()}
+
+
 def _block(name: str, body: str) -> Block:
-    columns: list[str] = []
-    types: list[str] = []
-    header = _ROWS.search(body)
-    if header:
-        for column in re.split(r",\s*(?![^(]*\))", header.group(1).strip()):
-            label, _, kind = column.strip().partition(" ")
-            columns.append(label)
-            types.append(kind)
-    instants = tuple(at for at, column in enumerate(columns) if _INSTANT_COLUMN.search(column))
-    text = re.sub(r"^--.*\n", "", body, flags=re.MULTILINE).strip().rstrip(";")
-    return Block(name, text, tuple(columns), tuple(types), instants)
+    lines = body.strip().splitlines(keepends=True)
+    start = next(at for at, line in enumerate(lines) if not line.startswith("--"))
+    declared = {key: _columns(text) for key, text in _DECLARED.findall("".join(lines[:start]))}
+    return Block(name, "".join(lines[start:]).removesuffix(";"), **declared)
+
+
+def _columns(declared: str) -> Columns:
+    """Read names and kinds; before a name may stand its marker."""
+    pairs = [item.split()[-2:] for item in declared.replace("\n--", " ").split(", ")]
+    names, kinds = zip(*pairs, strict=True)
+    return Columns(names, kinds, tuple(at for at, kind in enumerate(kinds) if kind == "instant"))

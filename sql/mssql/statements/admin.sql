@@ -1,8 +1,13 @@
+-- Written by `make sql` from sql/source: change it there.
 -- What an administrator reads and writes. Batches, locks and the clock as in beat.sql.
 
 -- name: insert_jobs
--- rows: job_name nvarchar(200), task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), policies nvarchar(max), enabled bit, start_at datetime2(6), next_run_time datetime2(6), lock_timeout_minutes int
+-- parameters: namespace text(100)
+-- rows: job_name text(200), task_name text(200), schedule text(1000), time_zone text(100), args text, kwargs text,
+--   options text, policies text, enabled flag, start_at instant, next_run_time instant, lock_timeout_minutes int
+-- returns: JobName text(200)
 -- A missing row: a job of that name is there already. The range locks keep others out between the look and the insert.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @inserted TABLE (JobName nvarchar(200) NOT NULL);
 
@@ -46,14 +51,22 @@ OPTION (LOOP JOIN);
 SELECT JobName FROM @inserted;
 
 -- name: update_job
--- Zero rows: the job is gone, it is no longer at this version, or its run has ended since it was read (@fence, as in
--- resume_job). @enabled is -1 where that stays as it is; a job whose schedule had come to its end goes on if it has
+-- parameters: task_name text(200), schedule text(1000), time_zone text(100), args text, kwargs text, options text,
+--   policies text, lock_timeout_minutes int, start_at instant, reschedule flag, next_run_time instant,
+--   enabled int, reason text(400), namespace text(100), job_name text(200), version bigint, fence bigint
+-- returns: Version bigint
+-- Zero rows: the job is gone, it is no longer at this version, or its run has ended since it was read (:fence, as in
+-- resume_job). :enabled is -1 where that stays as it is; a job whose schedule had come to its end goes on if it has
 -- another one now.
+DECLARE @task_name nvarchar(200) = ?, @schedule nvarchar(1000) = ?, @time_zone nvarchar(100) = ?, @args nvarchar(max) = ?,
+    @kwargs nvarchar(max) = ?, @options nvarchar(max) = ?, @policies nvarchar(max) = ?, @lock_timeout_minutes int = ?,
+    @start_at datetime2(6) = ?, @reschedule bit = ?, @next_run_time datetime2(6) = ?, @enabled int = ?,
+    @reason nvarchar(400) = ?, @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?, @version bigint = ?,
+    @fence bigint = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
-UPDATE dbo.Jobs
-SET
+UPDATE dbo.Jobs SET
     TaskName = @task_name,
     Schedule = @schedule,
     TimeZone = @time_zone,
@@ -66,11 +79,11 @@ SET
     NextRunTime = CASE WHEN @reschedule = 1 THEN @next_run_time ELSE NextRunTime END,
     Enabled = CASE
         WHEN @enabled >= 0 THEN @enabled
-        WHEN @reschedule = 1 AND DisabledReason = N'finished' THEN 1
+        WHEN @reschedule = 1 AND DisabledReason = 'finished' THEN 1
         ELSE Enabled
     END,
     DisabledReason = CASE
-        WHEN @enabled = 1 OR (@reschedule = 1 AND DisabledReason = N'finished' AND @enabled < 0) THEN NULL
+        WHEN @enabled = 1 OR (@reschedule = 1 AND DisabledReason = 'finished' AND @enabled < 0) THEN NULL
         WHEN @enabled = 0 AND Enabled = 1 THEN @reason
         ELSE DisabledReason
     END,
@@ -84,8 +97,16 @@ WHERE Namespace = @namespace AND JobName = @job_name AND Version = @version
 SELECT Version FROM @changed;
 
 -- name: read_jobs
--- rows: job_name nvarchar(200)
+-- parameters: namespace text(100)
+-- rows: job_name text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
+--   Now instant
 -- A missing row: there is no such job.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT
@@ -102,7 +123,15 @@ WHERE
 OPTION (LOOP JOIN);
 
 -- name: list_jobs
+-- parameters: page_size int, namespace text(100), after_name text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
+--   Now instant
 -- Zero rows: the last page was the last.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_name nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT TOP (@page_size)
@@ -115,7 +144,15 @@ WHERE Namespace = @namespace AND JobName > @after_name
 ORDER BY JobName;
 
 -- name: list_quarantined
+-- parameters: page_size int, namespace text(100), after_name text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
+--   Now instant
 -- The jobs that cannot run as they are written, by name. Zero rows: the last page was the last.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_name nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT TOP (@page_size)
@@ -128,24 +165,33 @@ WHERE Namespace = @namespace AND Quarantine IS NOT NULL AND JobName > @after_nam
 ORDER BY JobName;
 
 -- name: count_jobs
+-- parameters: namespace text(100)
+-- returns: Total bigint, Active bigint, Held bigint, Retrying bigint, SetAside bigint, Due bigint, DueAt instant,
+--   Dead bigint, Now instant
 -- Always one row: how many jobs there are of each kind, and since when the longest waiting one is due.
+DECLARE @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT
     COUNT_BIG(*) AS Total,
-    COALESCE(SUM(CASE WHEN Enabled = 1 THEN 1 ELSE 0 END), 0) AS Active,
-    COALESCE(SUM(CASE WHEN LockedBy IS NOT NULL THEN 1 ELSE 0 END), 0) AS Held,
-    COALESCE(SUM(CASE WHEN RetryAt IS NOT NULL THEN 1 ELSE 0 END), 0) AS Retrying,
-    COALESCE(SUM(CASE WHEN Quarantine IS NOT NULL THEN 1 ELSE 0 END), 0) AS SetAside,
-    COALESCE(SUM(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND COALESCE(RetryAt, NextRunTime) <= @now THEN 1 ELSE 0 END), 0) AS Due,
-    MIN(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND COALESCE(RetryAt, NextRunTime) <= @now THEN COALESCE(RetryAt, NextRunTime) END) AS DueAt,
+    coalesce(sum(CASE WHEN Enabled = 1 THEN 1 ELSE 0 END), 0) AS Active,
+    coalesce(sum(CASE WHEN LockedBy IS NOT NULL THEN 1 ELSE 0 END), 0) AS Held,
+    coalesce(sum(CASE WHEN RetryAt IS NOT NULL THEN 1 ELSE 0 END), 0) AS Retrying,
+    coalesce(sum(CASE WHEN Quarantine IS NOT NULL THEN 1 ELSE 0 END), 0) AS SetAside,
+    coalesce(sum(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= @now THEN 1 ELSE 0 END), 0) AS Due,
+    min(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= @now THEN coalesce(RetryAt, NextRunTime) END) AS DueAt,
     (SELECT COUNT_BIG(*) FROM dbo.JobRuns AS d WHERE d.Namespace = @namespace AND d.State = 'dlq') AS Dead,
     @now AS Now
 FROM dbo.Jobs
 WHERE Namespace = @namespace;
 
 -- name: read_running
--- Runs that began @since_seconds ago or earlier and go on, by the indexes of held jobs and runs. Zero rows: none.
+-- parameters: page_size int, namespace text(100), since_seconds seconds
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, RunId id, StartedBy text,
+--   StartedAt instant, Now instant
+-- Runs that began :since_seconds ago or earlier and go on, by the indexes of held jobs and runs. Zero rows: none.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @since_seconds float(53) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT TOP (@page_size)
@@ -163,41 +209,55 @@ WHERE
         FROM dbo.JobRuns AS b
         WHERE b.Namespace = @namespace AND b.HeldBy IS NOT NULL
     )
-    AND r.State = 'running' AND r.StartedAt <= DATEADD(MILLISECOND, -1000 * @since_seconds, @now)
+    AND r.State = 'running' AND r.StartedAt <= DATEADD(
+        MICROSECOND, ROUND(1000000 * (-@since_seconds - FLOOR(-@since_seconds)), 0),
+        DATEADD(SECOND, FLOOR(-@since_seconds), @now)
+    )
 ORDER BY r.StartedAt;
 
 -- name: count_states
--- How many attempts of the slots of the last @since_seconds seconds are in each state. Zero rows: nothing was due.
+-- parameters: since_seconds seconds, namespace text(100)
+-- returns: State text, Slots bigint
+-- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+DECLARE @since_seconds float(53) = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @since datetime2(6) = DATEADD(SECOND, -@since_seconds, @now);
 
 SELECT State, SUM(CAST(SlotCount AS bigint)) AS Slots
 FROM dbo.JobRuns
-WHERE ScheduledFor > @since AND Namespace = @namespace
+WHERE ScheduledFor > DATEADD(
+    MICROSECOND, ROUND(1000000 * (-@since_seconds - FLOOR(-@since_seconds)), 0),
+    DATEADD(SECOND, FLOOR(-@since_seconds), @now)
+) AND Namespace = @namespace
 GROUP BY State;
 
 -- name: pause_job
+-- parameters: reason text(400), namespace text(100), job_name text(200), version bigint
+-- returns: Version bigint
 -- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
+DECLARE @reason nvarchar(400) = ?, @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?, @version bigint = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
-UPDATE dbo.Jobs
-SET Enabled = 0, DisabledReason = @reason, Version = Version + 1, UpdatedAt = @now
+UPDATE dbo.Jobs SET Enabled = 0, DisabledReason = @reason, Version = Version + 1, UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
 WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 1 AND (@version = 0 OR Version = @version);
 
 SELECT Version FROM @changed;
 
 -- name: resume_job
+-- parameters: finished flag, next_run_time instant, namespace text(100), job_name text(200), version bigint,
+--   fence bigint
+-- returns: Version bigint
 -- Zero rows: the job is gone, it was changed since it was read, or its run has ended since then and moved its next slot
--- (every end of a run raises the fence; @fence is -1 where that does not matter).
+-- (every end of a run raises the fence; :fence is -1 where that does not matter).
+DECLARE @finished bit = ?, @next_run_time datetime2(6) = ?, @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?,
+    @version bigint = ?, @fence bigint = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Version bigint NOT NULL);
 
-UPDATE dbo.Jobs
-SET
+UPDATE dbo.Jobs SET
     Enabled = CASE WHEN @finished = 1 THEN 0 ELSE 1 END,
-    DisabledReason = CASE WHEN @finished = 1 THEN N'finished' END,
+    DisabledReason = CASE WHEN @finished = 1 THEN 'finished' END,
     NextRunTime = @next_run_time,
     Version = Version + 1,
     UpdatedAt = @now
@@ -208,9 +268,12 @@ WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 0 AND Version
 SELECT Version FROM @changed;
 
 -- name: insert_outbox
--- rows: run_id uniqueidentifier, job_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, prior_state varchar(20)
+-- parameters: namespace text(100)
+-- rows: run_id id, job_id id, kind word(20), scheduled_for instant, attempt int, prior_state word(20)
+-- returns: RunId id
 -- Extra slots and replays: attempts that wait for a beat. A missing row: the job is gone, or about to go.
 -- The job is locked, so that it is not deleted meanwhile: nobody would take the attempt up.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @inserted TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -236,9 +299,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @inserted;
 
 -- name: leave_dead
--- rows: run_id uniqueidentifier
+-- parameters: namespace text(100)
+-- rows: run_id id
+-- returns: RunId id
 -- Dead letters that are replayed keep their history; the row names its successor by its slot. A missing row: it was
 -- replayed before, its job is gone, or its slot has a later attempt or an open one.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
 UPDATE r
@@ -261,15 +327,17 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @changed;
 
 -- name: request_delete
+-- parameters: namespace text(100), job_name text(200), version bigint
+-- returns: Id id
 -- Zero rows: there is no such job, or it is not at this version; version 0 stands for any.
+DECLARE @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?, @version bigint = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
-UPDATE dbo.Jobs
-SET
+UPDATE dbo.Jobs SET
     DeleteRequested = 1,
     Enabled = 0,
-    DisabledReason = N'deleted',
+    DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Id INTO @changed (Id)
@@ -278,8 +346,14 @@ WHERE Namespace = @namespace AND JobName = @job_name AND (@version = 0 OR Versio
 SELECT Id FROM @changed;
 
 -- name: list_runs
+-- parameters: before_id word(36), page_size int, namespace text(100)
+-- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
+--   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
+--   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
+--   DueAt instant, Error text, Traceback text, CreatedAt instant
 -- Newest first. Zero rows: the last page was the last. A uniqueidentifier does not sort by its time here, Seq does;
 -- the highest id stands for the first page.
+DECLARE @before_id varchar(36) = ?, @page_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @before_seq bigint = CASE
     WHEN @before_id = 'ffffffff-ffff-ffff-ffff-ffffffffffff' THEN 9223372036854775807
     ELSE (SELECT b.Seq FROM dbo.JobRuns AS b WHERE b.RunId = @before_id)
@@ -294,8 +368,14 @@ WHERE Namespace = @namespace AND Seq < @before_seq
 ORDER BY Seq DESC;
 
 -- name: list_runs_in
--- The runs in one state among the next @scan_size of list_runs, whose last one closes them in whatever state, so that the
+-- parameters: before_id word(36), scan_size int, namespace text(100), state word(20)
+-- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
+--   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
+--   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
+--   DueAt instant, Error text, Traceback text, CreatedAt instant
+-- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
 -- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
+DECLARE @before_id varchar(36) = ?, @scan_size int = ?, @namespace nvarchar(100) = ?, @state varchar(20) = ?;
 DECLARE @before_seq bigint = CASE
     WHEN @before_id = 'ffffffff-ffff-ffff-ffff-ffffffffffff' THEN 9223372036854775807
     ELSE (SELECT b.Seq FROM dbo.JobRuns AS b WHERE b.RunId = @before_id)
@@ -319,7 +399,15 @@ WHERE Namespace = @namespace AND Seq < @before_seq AND Seq >= @last_seq AND (Sta
 ORDER BY Seq DESC;
 
 -- name: list_job_runs
+-- parameters: page_size int, job_id id, namespace text(100), before instant, before_attempt int
+-- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
+--   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
+--   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
+--   DueAt instant, Error text, Traceback text, CreatedAt instant
 -- The runs of one job, latest slot and attempt first.
+DECLARE @page_size int = ?, @job_id uniqueidentifier = ?, @namespace nvarchar(100) = ?, @before datetime2(6) = ?,
+    @before_attempt int = ?;
+
 SELECT TOP (@page_size)
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
@@ -331,8 +419,15 @@ WHERE
 ORDER BY ScheduledFor DESC, Attempt DESC;
 
 -- name: list_dead
+-- parameters: page_size int, namespace text(100), after_id word(36)
+-- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
+--   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
+--   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
+--   DueAt instant, Error text, Traceback text, CreatedAt instant
 -- The dead letters, oldest first. Zero rows: the last page was the last. The text of an id sorts by its time; there are
 -- few dead letters, and their index holds nothing but ids.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_id varchar(36) = ?;
+
 SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
@@ -350,8 +445,15 @@ ORDER BY dead.IdText
 OPTION (LOOP JOIN);
 
 -- name: read_run
--- rows: run_id uniqueidentifier
+-- parameters: namespace text(100)
+-- rows: run_id id
+-- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
+--   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
+--   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
+--   DueAt instant, Error text, Traceback text, CreatedAt instant
 -- A missing row: there is no such run, or it was purged.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+
 SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
@@ -362,21 +464,31 @@ WHERE r.Namespace = @namespace
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_lease_holder
+-- parameters: namespace text(100), job_name text(200)
+-- returns: Id id, RunId id, ClaimId id, Fence bigint
 -- Zero rows: the job is not held by any run.
+DECLARE @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?;
+
 SELECT Id, RunId, ClaimId, Fence
 FROM dbo.Jobs
 WHERE Namespace = @namespace AND JobName = @job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: read_held
+-- parameters: namespace text(100), job_name text(200)
+-- returns: JobId id, RunId id, ClaimId id, Fence bigint
 -- Zero rows: no run of the job goes on by itself, overlapping others.
+DECLARE @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?;
+
 SELECT r.JobId, r.RunId, r.ClaimId, r.Fence
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held))
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND j.JobName = @job_name;
 
 -- name: cancel_waiting
--- The attempts of a deleted job that wait for their turn get their outcome; @run_id is the one that waited for its retry,
+-- parameters: namespace text(100), job_id id, run_id id
+-- The attempts of a deleted job that wait for their turn get their outcome; :run_id is the one that waited for its retry,
 -- or that an unlocking by hand left behind.
+DECLARE @namespace nvarchar(100) = ?, @job_id uniqueidentifier = ?, @run_id uniqueidentifier = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
@@ -398,10 +510,12 @@ WHERE r.State IN ('scheduled', 'retry', 'claimed', 'running')
 OPTION (LOOP JOIN);
 
 -- name: purge_runs
+-- parameters: keep_seconds seconds, batch_size int, after instant, namespace text(100)
+-- returns: ScheduledFor instant, Purged bigint
 -- Ended rows older than the history is kept; dead letters stay until they are purged by name. No slot ends before its
 -- instant, so the index by instants bounds the search. A batch begins at `after`, the instant at which the last one
 -- ended: what lies before is gone, or is kept. Any number of beats share the work, as each passes the rows of the others by.
--- A century of history has more seconds than an int, so its days are counted first; parts of a second do not matter.
+DECLARE @keep_seconds float(53) = ?, @batch_size int = ?, @after datetime2(6) = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
@@ -429,8 +543,10 @@ OPTION (LOOP JOIN);
 SELECT MAX(ScheduledFor) AS ScheduledFor, COUNT(*) AS Purged FROM @purged;
 
 -- name: read_old_runs
+-- parameters: keep_seconds seconds, page_size int, after instant, namespace text(100)
+-- returns: RunId id, ScheduledFor instant
 -- What `purge_runs` would delete, where the database refuses the deletion of one of them.
--- A century of history has more seconds than an int, so its days are counted first; parts of a second do not matter.
+DECLARE @keep_seconds float(53) = ?, @page_size int = ?, @after datetime2(6) = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
@@ -450,8 +566,11 @@ ORDER BY r.ScheduledFor
 OPTION (LOOP JOIN);
 
 -- name: purge_old_runs
--- rows: run_id uniqueidentifier
+-- parameters: namespace text(100)
+-- rows: run_id id
+-- returns: RunId id
 -- Some of what `read_old_runs` gave, without those that another beat is deleting.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
 
 DELETE r
@@ -471,8 +590,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @purged;
 
 -- name: purge_dead
--- rows: run_id uniqueidentifier
+-- parameters: namespace text(100)
+-- rows: run_id id
+-- returns: RunId id
 -- A missing row: it is no dead letter any more.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @purged TABLE (RunId uniqueidentifier NOT NULL);
 
 DELETE r
@@ -485,20 +607,27 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @purged;
 
 -- name: read_old_nodes
+-- parameters: page_size int, namespace text(100), after_name text(200), keep_seconds seconds
+-- returns: NodeId text(200)
 -- Nodes that were not alive for so long, by name. Zero rows: the last page was the last.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_name nvarchar(200) = ?, @keep_seconds float(53) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
-);
 
 SELECT TOP (@page_size) NodeId
 FROM dbo.Nodes
-WHERE Namespace = @namespace AND NodeId > @after_name AND HeartbeatAt < @cutoff
+WHERE
+    Namespace = @namespace AND NodeId > @after_name
+    AND HeartbeatAt < DATEADD(
+        SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+    )
 ORDER BY NodeId;
 
 -- name: purge_nodes
--- rows: node_id nvarchar(200)
+-- parameters: keep_seconds seconds, namespace text(100)
+-- rows: node_id text(200)
+-- returns: NodeId text(200)
 -- Some of what `read_old_nodes` gave. A missing row: it has come back.
+DECLARE @keep_seconds float(53) = ?, @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
@@ -516,27 +645,32 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT NodeId FROM @purged;
 
 -- name: read_deleted_jobs
+-- parameters: page_size int, namespace text(100), after_name text(200), keep_seconds seconds
+-- returns: JobName text(200), IsNew int, IsBelow int
 -- Names that were deleted and are not noted yet, and those that were noted long ago: whether the floor of their
 -- namespace stands for them. By name. Zero rows: the last page was the last.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_name nvarchar(200) = ?, @keep_seconds float(53) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
-);
 
 SELECT TOP (@page_size)
     d.JobName,
     CASE WHEN d.DeletedAt IS NULL THEN 1 ELSE 0 END AS IsNew,
-    CASE WHEN d.Fence <= COALESCE(c.FenceFloor, -1) THEN 1 ELSE 0 END AS IsBelow
+    CASE WHEN d.Fence <= coalesce(c.FenceFloor, -1) THEN 1 ELSE 0 END AS IsBelow
 FROM dbo.DeletedJobs AS d
-LEFT OUTER JOIN dbo.Changes AS c ON c.Namespace = d.Namespace
+LEFT JOIN dbo.Changes AS c ON c.Namespace = d.Namespace
 WHERE
     d.Namespace = @namespace AND d.JobName > @after_name
-    AND (d.DeletedAt IS NULL OR d.DeletedAt < @cutoff)
+    AND (d.DeletedAt IS NULL OR d.DeletedAt < DATEADD(
+        SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
+    ))
 ORDER BY d.JobName;
 
 -- name: forget_deleted_jobs
--- rows: job_name nvarchar(200)
+-- parameters: keep_seconds seconds, namespace text(100)
+-- rows: job_name text(200)
+-- returns: JobName text(200)
 -- Names that were deleted long ago, once the floor of their namespace stands for them. A missing row: it does not.
+DECLARE @keep_seconds float(53) = ?, @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
@@ -555,7 +689,9 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT JobName FROM @forgotten;
 
 -- name: raise_fence_floor
+-- parameters: keep_seconds seconds, namespace text(100)
 -- To the fences of the names that the next pass forgets.
+DECLARE @keep_seconds float(53) = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
@@ -572,8 +708,11 @@ CROSS APPLY (
 WHERE c.Namespace = @namespace AND c.FenceFloor < f.Highest;
 
 -- name: note_deleted_jobs
--- rows: job_name nvarchar(200)
+-- parameters: namespace text(100)
+-- rows: job_name text(200)
+-- returns: JobName text(200)
 -- From now on they count as deleted; the triggers know no clock. A missing row: another beat has noted it.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @noted TABLE (JobName nvarchar(200) NOT NULL);
 

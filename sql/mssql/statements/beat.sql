@@ -1,3 +1,4 @@
+-- Written by `make sql` from sql/source: change it there.
 -- What a beat reads and writes. Each block is one batch with one result at most.
 --
 -- Parameters are variables, declared in front of the block with one type each: one plan per block, whatever the values.
@@ -12,7 +13,14 @@
 -- OUTPUT goes into a table variable, because a trigger on the table would refuse a bare one (error 334).
 
 -- name: read_due
+-- parameters: code_keys list, other_entries list, batch_size int, namespace text(100), code_owner text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
+--   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
+--   RanUntil instant, Extra int, Now instant, CodeOwner text
 -- Zero rows: nothing is due, or it is held by others.
+DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?,
+    @code_owner nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
@@ -42,7 +50,14 @@ ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
 -- name: read_outbox
+-- parameters: code_keys list, other_entries list, batch_size int, namespace text(100), code_owner text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
+--   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
+--   RanUntil instant, Extra int, Now instant, CodeOwner text
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
+DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?,
+    @code_owner nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
@@ -73,8 +88,12 @@ ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_attempts
--- rows: run_id uniqueidentifier
+-- rows: run_id id
+-- returns: RunId id, JobId id, Kind text, ScheduledFor instant, Attempt int, State text, Failures int, LostLeases int,
+--   Advances flag, Reason text, CreatedAt instant, SeenNextRunTime instant
 -- A missing row: its history was deleted, so the slot starts anew.
+DECLARE @rows nvarchar(max) = ?;
+
 SELECT
     r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
     r.CreatedAt, r.SeenNextRunTime
@@ -83,10 +102,12 @@ INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: lock_attempts
--- rows: run_id uniqueidentifier
+-- rows: run_id id
+-- returns: RunId id
 -- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
 -- next look.
 -- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @free TABLE (RunId uniqueidentifier NOT NULL, ClaimId uniqueidentifier NULL);
 
 -- ClaimId is in no index, so that the rows themselves are locked.
@@ -103,9 +124,12 @@ WHERE NOT EXISTS (SELECT 1 FROM @free AS f WHERE f.RunId = k.RunId)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_attempt_numbers
--- rows: job_id uniqueidentifier, scheduled_for datetime2(6), kind varchar(20)
+-- rows: job_id id, scheduled_for instant, kind word(20)
+-- returns: JobId id, ScheduledFor instant, Kind text, LastAttempt int
 -- A missing row: the slot has no attempt yet.
-SELECT r.JobId, r.ScheduledFor, r.Kind, MAX(r.Attempt) AS LastAttempt
+DECLARE @rows nvarchar(max) = ?;
+
+SELECT r.JobId, r.ScheduledFor, r.Kind, max(r.Attempt) AS LastAttempt
 FROM OPENJSON(@rows) WITH (
     job_id uniqueidentifier '$[0]',
     scheduled_for datetime2(6) '$[1]',
@@ -116,8 +140,11 @@ GROUP BY r.JobId, r.ScheduledFor, r.Kind
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: claim_jobs
--- rows: job_id uniqueidentifier, fence bigint, run_id uniqueidentifier, claim_id uniqueidentifier, planned_at datetime2(6), replace_at datetime2(6)
+-- parameters: dispatch_seconds seconds, beat text(200)
+-- rows: job_id id, fence bigint, run_id id, claim_id id, planned_at instant, replace_at instant
+-- returns: Id id
 -- A missing row: another beat was faster.
+DECLARE @dispatch_seconds float(53) = ?, @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @ends_at datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (@dispatch_seconds - FLOOR(@dispatch_seconds)), 0),
@@ -162,8 +189,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @taken;
 
 -- name: insert_runs
--- rows: run_id uniqueidentifier, job_id uniqueidentifier, claim_id uniqueidentifier, kind varchar(20), scheduled_for datetime2(6), attempt int, delay_seconds float(53), lease_seconds float(53), max_retries int, failures int, lost_leases int, exclusive bit, advances bit, continues uniqueidentifier, max_runtime float(53), max_parallel int
+-- parameters: beat text(200)
+-- rows: run_id id, job_id id, claim_id id, kind word(20), scheduled_for instant, attempt int, delay_seconds seconds,
+--   lease_seconds seconds, max_retries int, failures int, lost_leases int, exclusive flag, advances flag,
+--   continues id, max_runtime seconds, max_parallel int
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
+DECLARE @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.JobRuns (
@@ -195,12 +226,15 @@ FROM OPENJSON(@rows) WITH (
     max_parallel int '$[15]'
 ) AS p
 INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
-LEFT OUTER JOIN dbo.JobRuns AS b ON b.RunId = p.continues
+LEFT JOIN dbo.JobRuns AS b ON b.RunId = p.continues
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: reopen_runs
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, delay_seconds float(53), lease_seconds float(53), max_retries int, exclusive bit, max_runtime float(53), max_parallel int
+-- parameters: beat text(200)
+-- rows: run_id id, claim_id id, delay_seconds seconds, lease_seconds seconds, max_retries int, exclusive flag,
+--   max_runtime seconds, max_parallel int
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+DECLARE @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
@@ -240,8 +274,10 @@ INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId 
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: note_check_ins
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, check_in nvarchar(max)
+-- rows: run_id id, claim_id id, check_in text
+-- returns: RunId id
 -- A missing row: the claim was taken by another beat.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @noted TABLE (RunId uniqueidentifier NOT NULL);
 
 UPDATE r
@@ -259,8 +295,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @noted;
 
 -- name: read_check_ins
--- rows: run_id uniqueidentifier
+-- rows: run_id id
+-- returns: RunId id, CheckIn text
 -- A missing row: no monitor has opened a check-in.
+DECLARE @rows nvarchar(max) = ?;
+
 SELECT r.RunId, r.CheckIn
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
@@ -268,9 +307,10 @@ WHERE r.CheckIn IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: leave_attempts
--- rows: run_id uniqueidentifier, again int
+-- rows: run_id id, again int
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
 -- room for the next one. Their holders have lost them.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
@@ -292,7 +332,8 @@ WHERE r.State IN ('retry', 'running', 'claimed')
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: insert_gaps
--- rows: run_id uniqueidentifier, job_id uniqueidentifier, first datetime2(6), last datetime2(6), count bigint, reason nvarchar(400), attempt int
+-- rows: run_id id, job_id id, first instant, last instant, count bigint, reason text(400), attempt int
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.JobRuns (
@@ -315,8 +356,10 @@ INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: advance_jobs
--- rows: job_id uniqueidentifier, fence bigint, next_slot datetime2(6)
+-- rows: job_id id, fence bigint, next_slot instant
 -- Jobs that skip what was due. No next slot: the schedule has ended.
+DECLARE @rows nvarchar(max) = ?;
+
 UPDATE j
 SET
     NextRunTime = p.next_slot,
@@ -332,8 +375,10 @@ WHERE j.Fence = p.fence AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: quarantine_jobs
--- rows: job_id uniqueidentifier, fence bigint, reason nvarchar(1000)
+-- rows: job_id id, fence bigint, reason text(1000)
+-- returns: Id id
 -- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j
@@ -351,17 +396,22 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @changed;
 
 -- name: read_claims
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier
+-- rows: run_id id, claim_id id
+-- returns: run_id id
 -- After a commit without an answer: a row means that it did commit.
+DECLARE @rows nvarchar(max) = ?;
+
 SELECT p.run_id
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', claim_id uniqueidentifier '$[1]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: mark_published
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, queued_seconds float(53)
+-- rows: job_id id, run_id id, claim_id id, fence bigint, queued_seconds seconds
+-- returns: RunId id
 -- A missing row: a worker has started it, or the claim was lost, and neither is moved backwards; or somebody keeps the
 -- job's row locked, as read_unmarked tells. Nobody waits for such a row.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -389,10 +439,13 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @changed;
 
 -- name: read_unmarked
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
+-- rows: job_id id, run_id id, claim_id id, fence bigint
+-- returns: run_id id
 -- Of claims that a mark or a release missed. A row: it is still the beat's to record, or locked.
 -- A missing row: a worker has started it, the claim was lost, or it is recorded. A locked row is told from a deleted
 -- one by the key of the primary index, which nobody locks who changes the row.
+DECLARE @rows nvarchar(max) = ?;
+
 SELECT p.run_id
 FROM OPENJSON(@rows) WITH (
     job_id uniqueidentifier '$[0]',
@@ -411,7 +464,13 @@ WHERE
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended
+-- parameters: grace_seconds seconds, batch_size int, namespace text(100)
+-- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
+--   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
+--   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
+--   Options text, CodeKey text, CodeOwner text, Now instant
 -- Zero rows: no lease has ended. A row that is locked is being changed at this moment and is left for the next look.
+DECLARE @grace_seconds float(53) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
@@ -430,7 +489,13 @@ WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended_held
+-- parameters: grace_seconds seconds, batch_size int, namespace text(100)
+-- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
+--   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
+--   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
+--   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant
 -- Zero rows: no overlapping run has lost its worker.
+DECLARE @grace_seconds float(53) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
@@ -447,8 +512,11 @@ FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 
 -- name: postpone_start_deadline
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, republishes int, queued_seconds float(53)
+-- parameters: beat text(200)
+-- rows: job_id id, run_id id, claim_id id, fence bigint, republishes int, queued_seconds seconds
+-- returns: RunId id
 -- A missing row: a worker started it, another beat took it over or extended it first, or somebody keeps it locked.
+DECLARE @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (RunId uniqueidentifier NOT NULL);
 
@@ -479,7 +547,10 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @changed;
 
 -- name: read_beside
+-- parameters: job_id id, queued_seconds seconds
+-- returns: Runs bigint
 -- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
+DECLARE @job_id uniqueidentifier = ?, @queued_seconds float(53) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT COUNT(*) AS Runs
@@ -495,7 +566,12 @@ WHERE
     );
 
 -- name: read_replaceable
+-- parameters: batch_size int, namespace text(100), code_owner text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, RunId id, ClaimId id,
+--   Fence bigint, ReplaceAt instant, Started int, Now instant
 -- Zero rows: no run is to make room for the next slot of its job. A row that is locked is left for the next look.
+DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT TOP (@batch_size)
@@ -509,8 +585,10 @@ WHERE
     AND (j.CodeOwner IS NULL OR @code_owner IN (N'', j.CodeOwner));
 
 -- name: postpone_replacing
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, replace_at datetime2(6)
+-- rows: job_id id, run_id id, claim_id id, fence bigint, replace_at instant
+-- returns: Id id
 -- A missing row: the run has ended, the job is in other hands, or another beat has postponed it.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
@@ -533,8 +611,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @changed;
 
 -- name: release_orphan_locks
+-- parameters: namespace text(100), lock_seconds seconds
+-- returns: Id id, JobName text(200), LockedBy text
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
 -- The age of a lock is counted in seconds: added to an instant, a large number written by hand could leave the calendar.
+DECLARE @namespace nvarchar(100) = ?, @lock_seconds float(53) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL, JobName nvarchar(200) NOT NULL, LockedBy nvarchar(200) NULL);
 
@@ -566,10 +647,15 @@ OPTION (LOOP JOIN);
 SELECT Id, JobName, LockedBy FROM @changed;
 
 -- name: read_next
+-- parameters: code_keys list, other_entries list, namespace text(100), code_owner text(200)
+-- returns: Now instant, DueAt instant, EndsAt instant, PlannedAt instant, HeldEndsAt instant, OutboxAt instant,
+--   Changes bigint, ReplaceAt instant, Locked bigint
 -- Always one row: the earliest instants of each kind at which some beat has something to do, and the change counter.
 -- What waits is read before and after what is leased: a row that moves from one to the other meanwhile is seen.
 -- READUNCOMMITTED: a row that somebody keeps locked must neither be waited for nor overlooked. This says only when to
 -- look again; what is not committed is found out by the claim, and a claim that is undone ends in its dispatch time.
+DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @namespace nvarchar(100) = ?,
+    @code_owner nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @due_at datetime2(6), @due_at_again datetime2(6), @outbox_at datetime2(6), @outbox_at_again datetime2(6);
 DECLARE @ends_at datetime2(6), @planned_at datetime2(6), @held_ends_at datetime2(6), @replace_at datetime2(6);
@@ -677,7 +763,11 @@ SELECT
     @locked AS Locked;
 
 -- name: read_later
+-- parameters: code_keys list, other_entries list, namespace text(100), after instant, code_owner text(200)
+-- returns: DueAt instant, OutboxAt instant
 -- Always one row: the earliest instants later than this one at which there is something to claim. Passes by what is locked.
+DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @namespace nvarchar(100) = ?,
+    @after datetime2(6) = ?, @code_owner nvarchar(200) = ?;
 DECLARE @due_at datetime2(6), @outbox_at datetime2(6);
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
@@ -722,7 +812,13 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT @due_at AS DueAt, @outbox_at AS OutboxAt;
 
 -- name: read_rows_needing_repair
+-- parameters: batch_size int, namespace text(100), after_id word(36), code_owner text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
+--   LastRunTime instant, RetryAt instant, Fence bigint, Quarantine text, StartAt instant, DeleteRequested flag,
+--   Now instant
 -- Zero rows: every row is in order. By the text of the id, as the caller compares it.
+DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?, @after_id varchar(36) = ?, @code_owner nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT TOP (@batch_size)
@@ -749,8 +845,10 @@ WHERE
 ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
 
 -- name: repair_rows
--- rows: job_id uniqueidentifier, fence bigint, next_run_time datetime2(6), retry_at datetime2(6)
+-- rows: job_id id, fence bigint, next_run_time instant, retry_at instant
+-- returns: Id id
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
 UPDATE j
@@ -772,9 +870,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @changed;
 
 -- name: delete_requested
--- rows: job_id uniqueidentifier
+-- rows: job_id id
+-- returns: Id id, RunId id, RetryRunId id
 -- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for; or
 -- somebody keeps its row locked.
+DECLARE @rows nvarchar(max) = ?;
 DECLARE @deleted TABLE (Id uniqueidentifier NOT NULL, RunId uniqueidentifier NULL, RetryRunId uniqueidentifier NULL);
 
 DELETE j

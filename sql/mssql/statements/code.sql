@@ -1,9 +1,12 @@
+-- Written by `make sql` from sql/source: change it there.
 -- What a beat reads and writes to bring its beat_schedule into the table. Batches, locks and the clock as in beat.sql.
 -- Rows are changed at the version that was read with their owner.
 
 -- name: lock_releases
+-- parameters: namespace text(100), code_owner text(200)
 -- Imports of one owner come one after the other; the lock ends with the transaction. The name of a lock is shorter than
 -- a namespace and an owner may be, so it holds their hash.
+DECLARE @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?;
 DECLARE @result int;
 DECLARE @resource nvarchar(255) = N'celery_sqlbeat import '
     + CONVERT(varchar(64), HASHBYTES('SHA2_256', @namespace + NCHAR(31) + @code_owner), 2);
@@ -16,7 +19,13 @@ BEGIN
 END;
 
 -- name: read_releases
+-- parameters: live_seconds seconds, namespace text(100), code_owner text(200), code_release text(200),
+--   reason text(400)
+-- returns: Now instant, OwnSeenAt instant, NewestSeenAt instant, LiveRelease text, LiveSeenAt instant,
+--   ImportedRelease text, ImportedAt instant, OtherBeats bigint, Jobs bigint, LeftJobs bigint
 -- Always one row. Live is the newest release that has a live beat of this owner, imported the one that wrote last.
+DECLARE @live_seconds float(53) = ?, @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?,
+    @code_release nvarchar(200) = ?, @reason nvarchar(400) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @since datetime2(6) = DATEADD(
     MICROSECOND, ROUND(1000000 * (-@live_seconds - FLOOR(-@live_seconds)), 0),
@@ -67,20 +76,23 @@ SELECT
     ) AS LeftJobs;
 
 -- name: read_living
+-- parameters: namespace text(100), live_seconds seconds
+-- returns: CodeOwner text, CodeRelease text, NodeId text(200), FirstSeenAt instant, Entries text
 -- Zero rows: no beat of the namespace is alive. No instant: the release's first beat has not told its entries yet.
+DECLARE @namespace nvarchar(100) = ?, @live_seconds float(53) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @since datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@live_seconds - FLOOR(-@live_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@live_seconds), @now)
-);
 
 SELECT n.CodeOwner, n.CodeRelease, n.NodeId, r.FirstSeenAt, r.Entries
 FROM (
-    SELECT a.CodeOwner, a.CodeRelease, MIN(a.NodeId) AS NodeId
+    SELECT a.CodeOwner, a.CodeRelease, min(a.NodeId) AS NodeId
     FROM dbo.Nodes AS a
     WHERE
-        a.Namespace = @namespace AND a.Kind = 'beat' AND a.StoppedAt IS NULL AND a.HeartbeatAt > @since
+        a.Namespace = @namespace AND a.Kind = 'beat' AND a.StoppedAt IS NULL
         AND a.CodeOwner IS NOT NULL AND a.CodeRelease IS NOT NULL
+        AND a.HeartbeatAt > DATEADD(
+            MICROSECOND, ROUND(1000000 * (-@live_seconds - FLOOR(-@live_seconds)), 0),
+            DATEADD(SECOND, FLOOR(-@live_seconds), @now)
+        )
     GROUP BY a.CodeOwner, a.CodeRelease
 ) AS n
 LEFT JOIN dbo.Releases AS r
@@ -88,15 +100,22 @@ LEFT JOIN dbo.Releases AS r
 ORDER BY n.CodeOwner, n.CodeRelease;
 
 -- name: read_owners
+-- parameters: namespace text(100)
+-- returns: CodeOwner text, Jobs bigint
 -- Zero rows: no app has a job here. How many enabled jobs each has.
-SELECT CodeOwner, COUNT(*) AS Jobs
+DECLARE @namespace nvarchar(100) = ?;
+
+SELECT CodeOwner, COUNT_BIG(*) AS Jobs
 FROM dbo.Jobs
 WHERE Namespace = @namespace AND CodeOwner IS NOT NULL AND Enabled = 1
 GROUP BY CodeOwner;
 
 -- name: adopt_jobs
--- rows: job_id uniqueidentifier
+-- parameters: code_owner text(200), former_owner text(200)
+-- rows: job_id id
+-- returns: JobName text(200)
 -- A missing row: the job is gone, or not that app's any more.
+DECLARE @code_owner nvarchar(200) = ?, @former_owner nvarchar(200) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (JobName nvarchar(200) NOT NULL);
 
@@ -111,21 +130,40 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT JobName FROM @changed;
 
 -- name: insert_release
+-- parameters: namespace text(100), code_owner text(200), code_release text(200), first_seen_at instant, entries text
+DECLARE @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?, @code_release nvarchar(200) = ?,
+    @first_seen_at datetime2(6) = ?, @entries nvarchar(max) = ?;
+
 INSERT INTO dbo.Releases (Namespace, CodeOwner, CodeRelease, FirstSeenAt, Entries)
 VALUES (@namespace, @code_owner, @code_release, @first_seen_at, @entries);
 
 -- name: note_entries
+-- parameters: entries text, namespace text(100), code_owner text(200), code_release text(200)
+DECLARE @entries nvarchar(max) = ?, @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?,
+    @code_release nvarchar(200) = ?;
+
 UPDATE dbo.Releases SET Entries = @entries
 WHERE
     Namespace = @namespace AND CodeOwner = @code_owner AND CodeRelease = @code_release
     AND (Entries IS NULL OR Entries <> @entries);
 
 -- name: note_import
+-- parameters: imported_at instant, namespace text(100), code_owner text(200), code_release text(200)
+DECLARE @imported_at datetime2(6) = ?, @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?,
+    @code_release nvarchar(200) = ?;
+
 UPDATE dbo.Releases SET ImportedAt = @imported_at
 WHERE Namespace = @namespace AND CodeOwner = @code_owner AND CodeRelease = @code_release;
 
 -- name: read_code_jobs
+-- parameters: namespace text(100), code_owner text(200)
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, Enabled flag,
+--   DisabledReason text, NextRunTime instant, LastRunTime instant, ClaimedAt instant, RunId id,
+--   DeleteRequested flag, CreatedAt instant, Version bigint, Fence bigint
 -- Zero rows: nothing of this owner was ever imported here.
+DECLARE @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?;
+
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
     CodeKey, Enabled, DisabledReason, NextRunTime, LastRunTime,
@@ -135,8 +173,13 @@ FROM dbo.Jobs
 WHERE Namespace = @namespace AND CodeOwner = @code_owner;
 
 -- name: insert_code_jobs
--- rows: job_id uniqueidentifier, job_name nvarchar(200), task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), next_run_time datetime2(6), last_run_time datetime2(6)
+-- parameters: namespace text(100), code_owner text(200), code_release text(200)
+-- rows: job_id id, job_name text(200), task_name text(200), schedule text(1000), time_zone text(100), args text,
+--   kwargs text, options text, code_key text(400), next_run_time instant, last_run_time instant
+-- returns: JobName text(200)
 -- A missing row: a job of that name is there already, and belongs to somebody else.
+DECLARE @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?, @code_release nvarchar(200) = ?,
+    @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @inserted TABLE (JobName nvarchar(200) NOT NULL);
 
@@ -170,10 +213,14 @@ OPTION (LOOP JOIN);
 SELECT JobName FROM @inserted;
 
 -- name: update_code_jobs
--- rows: job_id uniqueidentifier, task_name nvarchar(200), schedule nvarchar(1000), time_zone nvarchar(100), args nvarchar(max), kwargs nvarchar(max), options nvarchar(max), code_key nvarchar(400), reschedule bit, next_run_time datetime2(6), version bigint, fence bigint
+-- parameters: code_release text(200), reason text(400)
+-- rows: job_id id, task_name text(200), schedule text(1000), time_zone text(100), args text, kwargs text, options text,
+--   code_key text(400), reschedule flag, next_run_time instant, version bigint, fence bigint
+-- returns: Id id
 -- A missing row: the job is not as it was read, or a new next run was planned and its last run is another one now.
 -- What left the code comes back, and what came to its end if it has another one now; what an operator paused stays
 -- paused.
+DECLARE @code_release nvarchar(200) = ?, @reason nvarchar(400) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
@@ -221,8 +268,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @changed;
 
 -- name: leave_code_jobs
--- rows: job_id uniqueidentifier, version bigint
+-- parameters: reason text(400)
+-- rows: job_id id, version bigint
+-- returns: Id id
 -- A missing row: the job is not as it was read. A run that holds it goes on to its end.
+DECLARE @reason nvarchar(400) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
@@ -237,7 +287,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @changed;
 
 -- name: read_code_owners
--- rows: job_name nvarchar(200)
+-- parameters: namespace text(100)
+-- rows: job_name text(200)
+-- returns: JobName text(200), CodeOwner text
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+
 SELECT j.JobName, j.CodeOwner
 FROM dbo.Jobs AS j
 WHERE
@@ -248,8 +302,12 @@ WHERE
 OPTION (LOOP JOIN);
 
 -- name: read_jobs_of_tasks
--- rows: task_name nvarchar(200)
+-- parameters: page_size int, namespace text(100)
+-- rows: task_name text(200)
+-- returns: JobName text(200), TaskName text
 -- A missing row: no enabled job has this task.
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+
 SELECT TOP (@page_size) j.JobName, j.TaskName
 FROM dbo.Jobs AS j
 WHERE

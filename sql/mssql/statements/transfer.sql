@@ -1,8 +1,12 @@
+-- Written by `make sql` from sql/source: change it there.
 -- What jobs bring along that come from elsewhere. Batches, locks and the clock as in beat.sql.
 
 -- name: note_arrivals
--- rows: job_name nvarchar(200), last_run_time datetime2(6), disabled_reason nvarchar(400)
+-- parameters: namespace text(100)
+-- rows: job_name text(200), last_run_time instant, disabled_reason text(400)
+-- returns: JobName text(200)
 -- Of jobs that were added in the same transaction: when they ran last elsewhere, and why they are disabled.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @changed TABLE (JobName nvarchar(200) NOT NULL);
 
 UPDATE j

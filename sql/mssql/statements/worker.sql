@@ -1,12 +1,235 @@
+-- Written by `make sql` from sql/source: change it there.
 -- What a worker reads and writes. Batches, locks and the clock as in beat.sql.
 
--- name: start_jobs
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int
--- A missing row: the message is stale, a duplicate, or another run holds the job; or it needs no lease of the job's, as
--- start_runs says; or the run was dispatched while this block waited for the job's row, so ask again.
+-- name: refuse_starts
+-- parameters: namespace text(100)
+-- rows: run_id id, claim_id id, fence bigint
+-- returns: RunId id
+-- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
+-- waits on, or its claim is another one.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @refused TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET
+    State = CASE WHEN j.Id IS NULL OR j.DeleteRequested = 1 THEN 'cancelled' ELSE 'skipped' END,
+    PriorState = r.State,
+    Reason = CASE WHEN j.Id IS NULL OR j.DeleteRequested = 1 THEN 'job deleted' ELSE 'overlap' END,
+    FinishedAt = @now
+OUTPUT inserted.RunId INTO @refused (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+LEFT OUTER JOIN dbo.Jobs AS j ON j.Id = r.JobId
+WHERE
+    r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = @namespace
+    AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+    AND (
+        j.Id IS NULL OR j.DeleteRequested = 1
+        OR (r.Exclusive = 1 AND r.Reason = 'never started' AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL))
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @refused;
+
+-- name: read_refused
+-- parameters: namespace text(100)
+-- rows: run_id id, claim_id id, fence bigint
+-- returns: run_id id, State text, Reason text, IsItsClaim int, HasStarted int
+-- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+
+SELECT
+    p.run_id, r.State, r.Reason,
+    -- A late start of a dispatched run raised the run's fence above that of its message.
+    CASE
+        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
+        ELSE 0
+    END AS IsItsClaim,
+    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+WHERE r.Namespace = @namespace
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: postpone_starts
+-- parameters: namespace text(100)
+-- rows: run_id id, claim_id id, fence bigint, celery_retries int
+-- returns: RunId id
+-- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
+-- A missing row: it has begun, or has no deadline, or the claim is another's; or somebody keeps a row locked.
+DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @postponed TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    -- What a worker holds was published, even where its beat has not said so yet.
+    PublishedAt = COALESCE(j.PublishedAt, @now),
+    LeaseEndsAt = CASE WHEN j.LeaseEndsAt > d.EndsAt THEN j.LeaseEndsAt ELSE d.EndsAt END
+OUTPUT inserted.RunId INTO @postponed (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]',
+    celery_retries int '$[3]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+CROSS APPLY (
+    SELECT
+        DATEADD(
+            MICROSECOND, ROUND(1000000 * (r.LeaseSeconds - FLOOR(r.LeaseSeconds)), 0),
+            DATEADD(SECOND, FLOOR(r.LeaseSeconds), @now)
+        ) AS EndsAt
+) AS d
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
+WHERE
+    r.Namespace = @namespace AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
+    AND j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+    AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries)
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @postponed;
+
+-- name: extend_leases
+-- rows: job_id id, run_id id, claim_id id, fence bigint, lease_seconds seconds
+-- returns: RunId id
+-- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
+-- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
+DECLARE @rows nvarchar(max) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE j
+SET
+    LockedAt = @now,
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (p.lease_seconds - FLOOR(p.lease_seconds)), 0),
+        DATEADD(SECOND, FLOOR(p.lease_seconds), @now)
+    )
+OUTPUT inserted.RunId INTO @extended (RunId)
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]',
+    lease_seconds float(53) '$[4]'
+) AS p
+INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @extended;
+
+-- name: read_busy_leases
+-- rows: job_id id, run_id id, claim_id id, fence bigint
+-- returns: run_id id
+-- Of leases that extend_leases missed. A row: it is still its holder's, or locked. A missing row: it is lost.
+-- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
+DECLARE @rows nvarchar(max) = ?;
+
+SELECT p.run_id
+FROM OPENJSON(@rows) WITH (
+    job_id uniqueidentifier '$[0]',
+    run_id uniqueidentifier '$[1]',
+    claim_id uniqueidentifier '$[2]',
+    fence bigint '$[3]'
+) AS p
+INNER JOIN dbo.Jobs AS k WITH (INDEX (Jobs_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.Id = p.job_id
+LEFT OUTER JOIN dbo.Jobs AS j WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+WHERE
+    j.Id IS NULL
+    OR (j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL)
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: extend_held
+-- rows: run_id id, claim_id id, fence bigint, lease_seconds seconds
+-- returns: RunId id
+-- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
+DECLARE @rows nvarchar(max) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
+
+UPDATE r
+SET
+    LeaseEndsAt = DATEADD(
+        MICROSECOND, ROUND(1000000 * (p.lease_seconds - FLOOR(p.lease_seconds)), 0),
+        DATEADD(SECOND, FLOOR(p.lease_seconds), @now)
+    )
+OUTPUT inserted.RunId INTO @extended (RunId)
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]',
+    lease_seconds float(53) '$[3]'
+) AS p
+INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @extended;
+
+-- name: read_busy_held
+-- rows: run_id id, claim_id id, fence bigint
+-- returns: run_id id
+-- Of leases that extend_held missed, as read_busy_leases.
+DECLARE @rows nvarchar(max) = ?;
+
+SELECT p.run_id
+FROM OPENJSON(@rows) WITH (
+    run_id uniqueidentifier '$[0]',
+    claim_id uniqueidentifier '$[1]',
+    fence bigint '$[2]'
+) AS p
+INNER JOIN dbo.JobRuns AS k WITH (INDEX (JobRuns_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.RunId = p.run_id
+LEFT OUTER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+WHERE
+    r.RunId IS NULL
+    OR (r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL)
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: start_at_once
+-- parameters: worker text(200), namespace text(100)
+-- rows: run_id id, claim_id id, fence bigint, start_id id, celery_retries int
+-- returns: RunId id, ClaimId id, Fence bigint, JobId id, JobName text(200), Kind text, ScheduledFor instant,
+--   Attempt int, LeaseSeconds seconds, MaxRetries int, Failures int, LostLeases int, Exclusive flag,
+--   MaxRuntimeSeconds seconds
+-- Begins runs in one statement. The leases of the jobs are taken over where the message is no stale one and no duplicate,
+-- and no other run holds the job. Where it did not win, only a run may begin that needs no lease of its job's. Such is one
+-- that may overlap others, and one that was fired and forgotten: its job has gone on, and another run may hold it. It
+-- begins as stock beat would have it, under a lease of its own, and overlaps from there on.
+-- A missing row: see read_refused; or the run was dispatched while this block waited for the job's row, so ask again.
+-- It commits before it answers, so that a client that does not read the answer keeps no locks.
+DECLARE @worker nvarchar(200) = ?, @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @dispatched TABLE (RunId uniqueidentifier NOT NULL, SeenFence bigint NOT NULL);
 DECLARE @started TABLE (RunId uniqueidentifier NOT NULL, Fence bigint NOT NULL, Published datetime2(6) NULL);
+DECLARE @begun TABLE (
+    RunId uniqueidentifier NOT NULL,
+    ClaimId uniqueidentifier NULL,
+    Fence bigint NOT NULL,
+    JobId uniqueidentifier NOT NULL,
+    JobName nvarchar(200) NOT NULL,
+    Kind varchar(20) NOT NULL,
+    ScheduledFor datetime2(6) NOT NULL,
+    Attempt int NOT NULL,
+    LeaseSeconds float(53) NOT NULL,
+    MaxRetries int NOT NULL,
+    Failures int NOT NULL,
+    LostLeases int NOT NULL,
+    Exclusive bit NOT NULL,
+    MaxRuntimeSeconds float(53) NULL
+);
+
+BEGIN TRANSACTION;
 
 -- The fences of the jobs first, the states of their runs after it: if the first is unchanged in the end, so is the other.
 INSERT INTO @dispatched (RunId, SeenFence)
@@ -66,32 +289,6 @@ WHERE
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT RunId, Fence, Published FROM @started;
-
--- name: start_runs
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, start_id uniqueidentifier, celery_retries int, job_fence bigint, published datetime2(6)
--- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only a run may begin that needs no
--- lease of its job's. Such is one that may overlap others, and one that was fired and forgotten: its job has gone on, and
--- another run may hold it. It begins as stock beat would have it, under a lease of its own, and overlaps from there on.
--- A missing row: see read_refused.
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @started TABLE (
-    RunId uniqueidentifier NOT NULL,
-    ClaimId uniqueidentifier NULL,
-    Fence bigint NOT NULL,
-    JobId uniqueidentifier NOT NULL,
-    JobName nvarchar(200) NOT NULL,
-    Kind varchar(20) NOT NULL,
-    ScheduledFor datetime2(6) NOT NULL,
-    Attempt int NOT NULL,
-    LeaseSeconds float(53) NOT NULL,
-    MaxRetries int NOT NULL,
-    Failures int NOT NULL,
-    LostLeases int NOT NULL,
-    Exclusive bit NOT NULL,
-    MaxRuntimeSeconds float(53) NULL
-);
-
 UPDATE r
 SET
     State = 'running',
@@ -116,18 +313,21 @@ OUTPUT
     inserted.RunId, inserted.ClaimId, inserted.Fence, inserted.JobId, inserted.JobName, inserted.Kind,
     inserted.ScheduledFor, inserted.Attempt, inserted.LeaseSeconds, inserted.MaxRetries, inserted.Failures,
     inserted.LostLeases, inserted.Exclusive, inserted.MaxRuntimeSeconds
-INTO @started (
+INTO @begun (
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
     Exclusive, MaxRuntimeSeconds
 )
-FROM OPENJSON(@rows) WITH (
-    run_id uniqueidentifier '$[0]',
-    claim_id uniqueidentifier '$[1]',
-    fence bigint '$[2]',
-    start_id uniqueidentifier '$[3]',
-    celery_retries int '$[4]',
-    job_fence bigint '$[5]',
-    published datetime2(6) '$[6]'
+FROM (
+    SELECT
+        g.run_id, g.claim_id, g.fence, g.start_id, g.celery_retries, s.Fence AS job_fence, s.Published AS published
+    FROM OPENJSON(@rows) WITH (
+        run_id uniqueidentifier '$[0]',
+        claim_id uniqueidentifier '$[1]',
+        fence bigint '$[2]',
+        start_id uniqueidentifier '$[3]',
+        celery_retries int '$[4]'
+    ) AS g
+    LEFT OUTER JOIN @started AS s ON s.RunId = g.run_id
 ) AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE
@@ -163,184 +363,9 @@ WHERE
     )
 OPTION (LOOP JOIN, FORCE ORDER);
 
+COMMIT TRANSACTION;
+
 SELECT
     RunId, ClaimId, Fence, JobId, JobName, Kind, ScheduledFor, Attempt, LeaseSeconds, MaxRetries, Failures, LostLeases,
     Exclusive, MaxRuntimeSeconds
-FROM @started;
-
--- name: refuse_starts
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
--- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
--- waits on, or its claim is another one.
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @refused TABLE (RunId uniqueidentifier NOT NULL);
-
-UPDATE r
-SET
-    State = CASE WHEN j.Id IS NULL OR j.DeleteRequested = 1 THEN 'cancelled' ELSE 'skipped' END,
-    PriorState = r.State,
-    Reason = CASE WHEN j.Id IS NULL OR j.DeleteRequested = 1 THEN 'job deleted' ELSE 'overlap' END,
-    FinishedAt = @now
-OUTPUT inserted.RunId INTO @refused (RunId)
-FROM OPENJSON(@rows) WITH (
-    run_id uniqueidentifier '$[0]',
-    claim_id uniqueidentifier '$[1]',
-    fence bigint '$[2]'
-) AS p
-INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
-LEFT OUTER JOIN dbo.Jobs AS j ON j.Id = r.JobId
-WHERE
-    r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = @namespace
-    AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
-    AND (
-        j.Id IS NULL OR j.DeleteRequested = 1
-        OR (r.Exclusive = 1 AND r.Reason = 'never started' AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL))
-    )
-OPTION (LOOP JOIN, FORCE ORDER);
-
-SELECT RunId FROM @refused;
-
--- name: read_refused
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
--- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
-SELECT
-    p.run_id,
-    r.State,
-    r.Reason,
-    -- A late start of a dispatched run raised the run's fence above that of its message.
-    CASE
-        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
-        ELSE 0
-    END AS IsItsClaim,
-    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
-FROM OPENJSON(@rows) WITH (
-    run_id uniqueidentifier '$[0]',
-    claim_id uniqueidentifier '$[1]',
-    fence bigint '$[2]'
-) AS p
-INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
-WHERE r.Namespace = @namespace
-OPTION (LOOP JOIN, FORCE ORDER);
-
--- name: postpone_starts
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, celery_retries int
--- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
--- A missing row: it has begun, or has no deadline, or the claim is another's; or somebody keeps a row locked.
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @postponed TABLE (RunId uniqueidentifier NOT NULL);
-
-UPDATE j
-SET
-    -- What a worker holds was published, even where its beat has not said so yet.
-    PublishedAt = COALESCE(j.PublishedAt, @now),
-    LeaseEndsAt = CASE WHEN j.LeaseEndsAt > d.EndsAt THEN j.LeaseEndsAt ELSE d.EndsAt END
-OUTPUT inserted.RunId INTO @postponed (RunId)
-FROM OPENJSON(@rows) WITH (
-    run_id uniqueidentifier '$[0]',
-    claim_id uniqueidentifier '$[1]',
-    fence bigint '$[2]',
-    celery_retries int '$[3]'
-) AS p
-INNER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
-CROSS APPLY (
-    SELECT
-        DATEADD(
-            MICROSECOND, ROUND(1000000 * (r.LeaseSeconds - FLOOR(r.LeaseSeconds)), 0),
-            DATEADD(SECOND, FLOOR(r.LeaseSeconds), @now)
-        ) AS EndsAt
-) AS d
-INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
-WHERE
-    r.Namespace = @namespace AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
-    AND j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
-    AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries)
-OPTION (LOOP JOIN, FORCE ORDER);
-
-SELECT RunId FROM @postponed;
-
--- name: extend_leases
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)
--- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
--- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
-
-UPDATE j
-SET
-    LockedAt = @now,
-    LeaseEndsAt = DATEADD(
-        MICROSECOND, ROUND(1000000 * (p.lease_seconds - FLOOR(p.lease_seconds)), 0),
-        DATEADD(SECOND, FLOOR(p.lease_seconds), @now)
-    )
-OUTPUT inserted.RunId INTO @extended (RunId)
-FROM OPENJSON(@rows) WITH (
-    job_id uniqueidentifier '$[0]',
-    run_id uniqueidentifier '$[1]',
-    claim_id uniqueidentifier '$[2]',
-    fence bigint '$[3]',
-    lease_seconds float(53) '$[4]'
-) AS p
-INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
-
-SELECT RunId FROM @extended;
-
--- name: read_busy_leases
--- rows: job_id uniqueidentifier, run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
--- Of leases that extend_leases missed. A row: it is still its holder's, or locked. A missing row: it is lost.
--- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
-SELECT p.run_id
-FROM OPENJSON(@rows) WITH (
-    job_id uniqueidentifier '$[0]',
-    run_id uniqueidentifier '$[1]',
-    claim_id uniqueidentifier '$[2]',
-    fence bigint '$[3]'
-) AS p
-INNER JOIN dbo.Jobs AS k WITH (INDEX (Jobs_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.Id = p.job_id
-LEFT OUTER JOIN dbo.Jobs AS j WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-WHERE
-    j.Id IS NULL
-    OR (j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL)
-OPTION (LOOP JOIN, FORCE ORDER);
-
--- name: extend_held
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint, lease_seconds float(53)
--- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @extended TABLE (RunId uniqueidentifier NOT NULL);
-
-UPDATE r
-SET
-    LeaseEndsAt = DATEADD(
-        MICROSECOND, ROUND(1000000 * (p.lease_seconds - FLOOR(p.lease_seconds)), 0),
-        DATEADD(SECOND, FLOOR(p.lease_seconds), @now)
-    )
-OUTPUT inserted.RunId INTO @extended (RunId)
-FROM OPENJSON(@rows) WITH (
-    run_id uniqueidentifier '$[0]',
-    claim_id uniqueidentifier '$[1]',
-    fence bigint '$[2]',
-    lease_seconds float(53) '$[3]'
-) AS p
-INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
-WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
-
-SELECT RunId FROM @extended;
-
--- name: read_busy_held
--- rows: run_id uniqueidentifier, claim_id uniqueidentifier, fence bigint
--- Of leases that extend_held missed, as read_busy_leases.
-SELECT p.run_id
-FROM OPENJSON(@rows) WITH (
-    run_id uniqueidentifier '$[0]',
-    claim_id uniqueidentifier '$[1]',
-    fence bigint '$[2]'
-) AS p
-INNER JOIN dbo.JobRuns AS k WITH (INDEX (JobRuns_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.RunId = p.run_id
-LEFT OUTER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
-WHERE
-    r.RunId IS NULL
-    OR (r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL)
-OPTION (LOOP JOIN, FORCE ORDER);
+FROM @begun;

@@ -1,9 +1,18 @@
--- What a beat reads and writes. statement_timestamp() is when the server received the statement: one instant for all of it, before any waiting for locks.
+-- Written by `make sql` from sql/source: change it there.
+-- What a beat reads and writes. A batch is an array for each of its columns, in the order in which its locks are taken.
+-- statement_timestamp() is when the server received the statement: one instant for all of it, before any waiting for
+-- locks.
 -- `= ANY(ARRAY[key])` finds one row as `= key` does, but only so do the rows of the batch always drive the join, in their
 -- order: with `=` the planner reads a small or new table in the order of its key, keeps that plan while the table
 -- grows, and locks rows in that order.
 
 -- name: read_due
+-- parameters: $1 namespace text(100), $2 code_keys list, $3 code_owner text(200), $4 other_entries list,
+--   $5 batch_size int
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
+--   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
+--   RanUntil instant, Extra int, Now instant, CodeOwner text
 -- Zero rows: nothing is due, or it is held by others.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
@@ -12,15 +21,21 @@ SELECT
     0 AS Extra, statement_timestamp() AS Now, CodeOwner
 FROM Jobs
 WHERE
-    Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
+    Namespace = $1 AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
     AND coalesce(RetryAt, NextRunTime) <= statement_timestamp()
-    AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
-    AND (CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND JobName <> ALL(:other_entries)))
+    AND (CodeKey IS NULL OR CodeKey = ANY($2))
+    AND (CodeOwner IS NULL OR (CAST($3 AS text) IN ('', CodeOwner) AND JobName <> ALL($4)))
 ORDER BY coalesce(RetryAt, NextRunTime)
-LIMIT :batch_size
+LIMIT $5
 FOR UPDATE SKIP LOCKED;
 
 -- name: read_outbox
+-- parameters: $1 namespace text(100), $2 code_keys list, $3 code_owner text(200), $4 other_entries list,
+--   $5 batch_size int
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
+--   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
+--   RanUntil instant, Extra int, Now instant, CodeOwner text
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
@@ -30,18 +45,20 @@ SELECT
 FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
 WHERE
-    r.Namespace = :namespace AND r.DueAt <= statement_timestamp()
+    r.Namespace = $1 AND r.DueAt <= statement_timestamp()
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
-    AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
-    AND (j.CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL(:other_entries)))
+    AND (j.CodeKey IS NULL OR j.CodeKey = ANY($2))
+    AND (j.CodeOwner IS NULL OR (CAST($3 AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL($4)))
 ORDER BY r.DueAt
-LIMIT :batch_size
+LIMIT $5
 FOR UPDATE OF j SKIP LOCKED;
 
 -- name: read_attempts
--- rows: run_id uuid
+-- rows: $1 run_id id
+-- returns: RunId id, JobId id, Kind text, ScheduledFor instant, Attempt int, State text, Failures int, LostLeases int,
+--   Advances flag, Reason text, CreatedAt instant, SeenNextRunTime instant
 -- A missing row: its history was deleted, so the slot starts anew.
-WITH p (run_id) AS (:rows)
+WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
 
 SELECT
     r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
@@ -50,10 +67,11 @@ FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]);
 
 -- name: lock_attempts
--- rows: run_id uuid
+-- rows: $1 run_id id
+-- returns: RunId id
 -- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
 -- next look.
-WITH p (run_id) AS (:rows)
+WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
 
 SELECT r.RunId
 FROM p
@@ -61,25 +79,28 @@ INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
 WHERE (SELECT 1 FROM JobRuns AS l WHERE l.RunId = r.RunId FOR NO KEY UPDATE SKIP LOCKED) IS NULL;
 
 -- name: read_attempt_numbers
--- rows: job_id uuid, scheduled_for timestamptz, kind text
+-- rows: $1 job_id id, $2 scheduled_for instant, $3 kind word(20)
+-- returns: JobId id, ScheduledFor instant, Kind text, LastAttempt int
 -- A missing row: the slot has no attempt yet.
-WITH p (job_id, scheduled_for, kind) AS (:rows)
+WITH p (job_id, scheduled_for, kind) AS (SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::text[]))
 
-SELECT r.JobId, r.ScheduledFor, r.Kind, max(r.Attempt)
+SELECT r.JobId, r.ScheduledFor, r.Kind, max(r.Attempt) AS LastAttempt
 FROM p
 INNER JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = ANY(ARRAY[p.scheduled_for]) AND r.Kind = p.kind
 GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
--- rows: job_id uuid, fence bigint, run_id uuid, claim_id uuid, planned_at timestamptz, replace_at timestamptz
+-- parameters: $7 beat text(200), $8 dispatch_seconds seconds
+-- rows: $1 job_id id, $2 fence bigint, $3 run_id id, $4 claim_id id, $5 planned_at instant, $6 replace_at instant
+-- returns: Id id
 -- A missing row: another beat was faster.
-WITH p (job_id, fence, run_id, claim_id, planned_at, replace_at) AS (:rows)
+WITH p (job_id, fence, run_id, claim_id, planned_at, replace_at) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::timestamptz[], $6::timestamptz[]))
 
 UPDATE Jobs SET
-    LockedBy = :beat,
+    LockedBy = $7,
     LockedAt = statement_timestamp(),
     ClaimedAt = statement_timestamp(),
-    LeaseEndsAt = statement_timestamp() + :dispatch_seconds * interval '1 second',
+    LeaseEndsAt = statement_timestamp() + $8 * interval '1 second',
     PublishedAt = NULL,
     PlannedAt = p.planned_at,
     ReplaceAt = p.replace_at,
@@ -95,12 +116,19 @@ WHERE
 RETURNING Jobs.Id;
 
 -- name: insert_runs
--- rows: run_id uuid, job_id uuid, claim_id uuid, kind text, scheduled_for timestamptz, attempt integer, delay_seconds float8, lease_seconds float8, max_retries integer, failures integer, lost_leases integer, exclusive smallint, advances smallint, continues uuid, max_runtime float8, max_parallel integer
+-- parameters: $17 beat text(200)
+-- rows: $1 run_id id, $2 job_id id, $3 claim_id id, $4 kind word(20), $5 scheduled_for instant, $6 attempt int,
+--   $7 delay_seconds seconds, $8 lease_seconds seconds, $9 max_retries int, $10 failures int, $11 lost_leases int,
+--   $12 exclusive flag, $13 advances flag, $14 continues id, $15 max_runtime seconds, $16 max_parallel int
 -- Records the slots of the claim in its own transaction. Only jobs that this claim holds are joined.
 WITH p (
-    run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds,
-    max_retries, failures, lost_leases, exclusive, advances, continues, max_runtime, max_parallel
-) AS (:rows)
+    run_id, job_id, claim_id, kind, scheduled_for, attempt, delay_seconds, lease_seconds, max_retries, failures,
+    lost_leases, exclusive, advances, continues, max_runtime, max_parallel
+) AS (SELECT * FROM unnest(
+    $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::integer[], $7::float8[], $8::float8[],
+    $9::integer[], $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::uuid[], $15::float8[],
+    $16::integer[]
+))
 
 INSERT INTO JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId,
@@ -109,7 +137,7 @@ INSERT INTO JobRuns (
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
-    p.claim_id, :beat, statement_timestamp(), j.PlannedAt, p.delay_seconds,
+    p.claim_id, $17, statement_timestamp(), j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
     p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, statement_timestamp(), p.max_runtime, p.max_parallel
 FROM p
@@ -117,9 +145,15 @@ INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]) AND j.RunId = p.run_id AND j
 LEFT JOIN JobRuns AS b ON b.RunId = ANY(ARRAY[p.continues]);
 
 -- name: reopen_runs
--- rows: run_id uuid, claim_id uuid, delay_seconds float8, lease_seconds float8, max_retries integer, exclusive smallint, max_runtime float8, max_parallel integer
+-- parameters: $9 beat text(200)
+-- rows: $1 run_id id, $2 claim_id id, $3 delay_seconds seconds, $4 lease_seconds seconds, $5 max_retries int,
+--   $6 exclusive flag, $7 max_runtime seconds, $8 max_parallel int
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
-WITH p (run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel) AS (:rows)
+WITH p (
+    run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel
+) AS (SELECT * FROM unnest(
+    $1::uuid[], $2::uuid[], $3::float8[], $4::float8[], $5::integer[], $6::smallint[], $7::float8[], $8::integer[]
+))
 
 UPDATE JobRuns SET
     State = 'claimed',
@@ -127,7 +161,7 @@ UPDATE JobRuns SET
     Reason = NULL,
     Fence = j.Fence,
     ClaimId = p.claim_id,
-    ClaimedBy = :beat,
+    ClaimedBy = $9,
     ClaimedAt = statement_timestamp(),
     PublishedAt = NULL,
     StartedBy = NULL,
@@ -146,9 +180,10 @@ FROM p, Jobs AS j
 WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND j.Id = ANY(ARRAY[JobRuns.JobId]) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;
 
 -- name: note_check_ins
--- rows: run_id uuid, claim_id uuid, check_in text
+-- rows: $1 run_id id, $2 claim_id id, $3 check_in text
+-- returns: RunId id
 -- A missing row: the claim was taken by another beat.
-WITH p (run_id, claim_id, check_in) AS (:rows)
+WITH p (run_id, claim_id, check_in) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]))
 
 UPDATE JobRuns SET CheckIn = p.check_in
 FROM p
@@ -156,9 +191,10 @@ WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id
 RETURNING JobRuns.RunId;
 
 -- name: read_check_ins
--- rows: run_id uuid
+-- rows: $1 run_id id
+-- returns: RunId id, CheckIn text
 -- A missing row: no monitor has opened a check-in.
-WITH p (run_id) AS (:rows)
+WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
 
 SELECT r.RunId, r.CheckIn
 FROM p
@@ -166,10 +202,10 @@ INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
 WHERE r.CheckIn IS NOT NULL;
 
 -- name: leave_attempts
--- rows: run_id uuid, again integer
+-- rows: $1 run_id id, $2 again int
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
 -- room for the next one. Their holders have lost them.
-WITH p (run_id, again) AS (:rows)
+WITH p (run_id, again) AS (SELECT * FROM unnest($1::uuid[], $2::integer[]))
 
 UPDATE JobRuns SET
     DueAt = CASE WHEN p.again = 1 THEN statement_timestamp() END,
@@ -187,8 +223,11 @@ FROM p
 WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.State IN ('retry', 'running', 'claimed');
 
 -- name: insert_gaps
--- rows: run_id uuid, job_id uuid, first timestamptz, last timestamptz, count bigint, reason text, attempt integer
-WITH p (run_id, job_id, first, last, count, reason, attempt) AS (:rows)
+-- rows: $1 run_id id, $2 job_id id, $3 first instant, $4 last instant, $5 count bigint, $6 reason text(400),
+--   $7 attempt int
+WITH p (run_id, job_id, first, last, count, reason, attempt) AS (SELECT * FROM unnest(
+    $1::uuid[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[]
+))
 
 INSERT INTO JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason,
@@ -201,9 +240,9 @@ FROM p
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]);
 
 -- name: advance_jobs
--- rows: job_id uuid, fence bigint, next_slot timestamptz
+-- rows: $1 job_id id, $2 fence bigint, $3 next_slot instant
 -- Jobs that skip what was due. No next slot: the schedule has ended.
-WITH p (job_id, fence, next_slot) AS (:rows)
+WITH p (job_id, fence, next_slot) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]))
 
 UPDATE Jobs SET
     NextRunTime = p.next_slot,
@@ -213,9 +252,10 @@ FROM p
 WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
 
 -- name: quarantine_jobs
--- rows: job_id uuid, fence bigint, reason text
+-- rows: $1 job_id id, $2 fence bigint, $3 reason text(1000)
+-- returns: Id id
 -- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
-WITH p (job_id, fence, reason) AS (:rows),
+WITH p (job_id, fence, reason) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[])),
 
 free AS MATERIALIZED (
     SELECT j.Id, p.fence, p.reason
@@ -231,19 +271,21 @@ WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedB
 RETURNING Jobs.Id;
 
 -- name: read_claims
--- rows: run_id uuid, claim_id uuid
+-- rows: $1 run_id id, $2 claim_id id
+-- returns: run_id id
 -- After a commit without an answer: a row means that it did commit.
-WITH p (run_id, claim_id) AS (:rows)
+WITH p (run_id, claim_id) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
 
 SELECT p.run_id
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.claim_id;
 
 -- name: mark_published
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, queued_seconds float8
+-- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint, $5 queued_seconds seconds
+-- returns: RunId id
 -- A missing row: a worker has started it, or the claim was lost, and neither is moved backwards; or somebody keeps the
 -- job's row locked, as read_unmarked tells. Nobody waits for such a row.
-WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (:rows),
+WITH p (job_id, run_id, claim_id, fence, queued_seconds) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::float8[])),
 
 mine AS MATERIALIZED (
     SELECT j.Id, p.run_id, p.claim_id, p.fence, p.queued_seconds
@@ -265,10 +307,11 @@ WHERE
 RETURNING Jobs.RunId;
 
 -- name: read_unmarked
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint
+-- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint
+-- returns: run_id id
 -- Of claims that a mark or a release missed. A row: it is still the beat's to record, and somebody kept it locked.
 -- A missing row: a worker has started it, the claim was lost, or it is recorded.
-WITH p (job_id, run_id, claim_id, fence) AS (:rows)
+WITH p (job_id, run_id, claim_id, fence) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[]))
 
 SELECT p.run_id
 FROM p
@@ -278,6 +321,11 @@ WHERE
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
 
 -- name: read_ended
+-- parameters: $1 namespace text(100), $2 grace_seconds seconds, $3 batch_size int
+-- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
+--   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
+--   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
+--   Options text, CodeKey text, CodeOwner text, Now instant
 -- Zero rows: no lease has ended. A row that somebody keeps locked cannot be released now, and takes no place in the batch.
 SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
@@ -288,30 +336,36 @@ SELECT
 FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
-    j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
-    AND j.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
-LIMIT :batch_size
+    j.Namespace = $1 AND j.LockedBy IS NOT NULL AND j.Leased = 1
+    AND j.LeaseEndsAt <= statement_timestamp() - $2 * interval '1 second'
+LIMIT $3
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: read_ended_held
--- Zero rows: no overlapping run has lost its worker. Locked rows as in read_ended.
+-- parameters: $1 namespace text(100), $2 grace_seconds seconds, $3 batch_size int
+-- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
+--   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
+--   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
+--   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant
+-- Zero rows: no overlapping run has lost its worker.
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
     r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
-    statement_timestamp() AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, statement_timestamp() AS Now
 FROM JobRuns AS r
 WHERE
-    r.Namespace = :namespace AND r.HeldBy IS NOT NULL
-    AND r.LeaseEndsAt <= statement_timestamp() - :grace_seconds * interval '1 second'
-LIMIT :batch_size
+    r.Namespace = $1 AND r.HeldBy IS NOT NULL
+    AND r.LeaseEndsAt <= statement_timestamp() - $2 * interval '1 second'
+LIMIT $3
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: postpone_start_deadline
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, republishes integer, queued_seconds float8
+-- parameters: $7 beat text(200)
+-- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint, $5 republishes int, $6 queued_seconds seconds
+-- returns: RunId id
 -- A missing row: a worker started it, another beat took it over or extended it first, or somebody keeps it locked.
-WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (:rows),
+WITH p (job_id, run_id, claim_id, fence, republishes, queued_seconds) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::integer[], $6::float8[])),
 
 ended AS MATERIALIZED (
     SELECT j.Id, p.run_id, p.claim_id, p.fence, p.republishes, p.queued_seconds
@@ -325,7 +379,7 @@ ended AS MATERIALIZED (
 )
 
 UPDATE Jobs SET
-    LockedBy = :beat,
+    LockedBy = $7,
     LockedAt = statement_timestamp(),
     Republishes = Jobs.Republishes + 1,
     LeaseEndsAt = statement_timestamp() + ended.queued_seconds * interval '1 second'
@@ -337,20 +391,26 @@ WHERE
 RETURNING Jobs.RunId;
 
 -- name: read_beside
+-- parameters: $1 job_id id, $2 queued_seconds seconds
+-- returns: Runs bigint
 -- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
 SELECT count(*) AS Runs
 FROM JobRuns
 WHERE
-    JobId = CAST(:job_id AS uuid) AND MaxParallel IS NOT NULL
+    JobId = CAST($1 AS uuid) AND MaxParallel IS NOT NULL
     AND (
         State IN ('claimed', 'running')
         OR (
             State = 'dispatched' AND StartedAt IS NULL AND Reason IS NULL
-            AND PublishedAt > statement_timestamp() - :queued_seconds * interval '1 second'
+            AND PublishedAt > statement_timestamp() - $2 * interval '1 second'
         )
     );
 
 -- name: read_replaceable
+-- parameters: $1 namespace text(100), $2 code_owner text(200), $3 batch_size int
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, RunId id, ClaimId id,
+--   Fence bigint, ReplaceAt instant, Started int, Now instant
 -- Zero rows: no run is to make room for the next slot of its job. Locked rows as in read_ended.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
@@ -358,16 +418,17 @@ SELECT
     statement_timestamp() AS Now
 FROM Jobs
 WHERE
-    Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1 AND RunId IS NOT NULL
+    Namespace = $1 AND LockedBy IS NOT NULL AND Leased = 1 AND RunId IS NOT NULL
     AND Enabled = 1 AND Quarantine IS NULL AND ReplaceAt <= statement_timestamp()
-    AND (CodeOwner IS NULL OR CAST(:code_owner AS text) IN ('', CodeOwner))
-LIMIT :batch_size
+    AND (CodeOwner IS NULL OR CAST($2 AS text) IN ('', CodeOwner))
+LIMIT $3
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: postpone_replacing
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, replace_at timestamptz
+-- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint, $5 replace_at instant
+-- returns: Id id
 -- A missing row: the run has ended, the job is in other hands, or another beat has postponed it.
-WITH p (job_id, run_id, claim_id, fence, replace_at) AS (:rows)
+WITH p (job_id, run_id, claim_id, fence, replace_at) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::timestamptz[]))
 
 UPDATE Jobs SET ReplaceAt = p.replace_at
 FROM p
@@ -377,19 +438,21 @@ WHERE
 RETURNING Jobs.Id;
 
 -- name: release_orphan_locks
+-- parameters: $1 namespace text(100), $2 lock_seconds seconds
+-- returns: Id id, JobName text(200), LockedBy text
 -- Locks that stand for no run: written by hand, or their history is gone. One without an instant gets one first.
 -- A row that somebody keeps locked is left for the next look.
 WITH strays AS MATERIALIZED (
     SELECT j.Id
     FROM Jobs AS j
     WHERE
-        j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
+        j.Namespace = $1 AND j.LockedBy IS NOT NULL AND j.Leased = 1
         AND NOT EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = j.RunId)
         AND (
             (j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL)
             OR coalesce(
                 j.LeaseEndsAt,
-                j.LockedAt + coalesce(60.0 * j.LockTimeoutMinutes, :lock_seconds) * interval '1 second'
+                j.LockedAt + coalesce(60.0 * j.LockTimeoutMinutes, $2) * interval '1 second'
             ) <= statement_timestamp()
         )
     FOR NO KEY UPDATE OF j SKIP LOCKED
@@ -408,6 +471,9 @@ WHERE Jobs.Id = ANY(ARRAY[strays.Id]) AND Jobs.LockedBy IS NOT NULL
 RETURNING Jobs.Id, Jobs.JobName, Jobs.LockedBy;
 
 -- name: read_next
+-- parameters: $1 namespace text(100), $2 code_keys list, $3 code_owner text(200), $4 other_entries list
+-- returns: Now instant, DueAt instant, EndsAt instant, PlannedAt instant, HeldEndsAt instant, OutboxAt instant,
+--   Changes bigint, ReplaceAt instant, Locked bigint
 -- Always one row: the earliest instants of each kind at which some beat has something to do, and the change counter.
 SELECT
     statement_timestamp() AS Now,
@@ -415,11 +481,11 @@ SELECT
         SELECT coalesce(RetryAt, NextRunTime)
         FROM Jobs
         WHERE
-            Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
-            AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+            Namespace = $1 AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
+            AND (CodeKey IS NULL OR CodeKey = ANY($2))
             AND (
                 CodeOwner IS NULL
-                OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND JobName <> ALL(:other_entries))
+                OR (CAST($3 AS text) IN ('', CodeOwner) AND JobName <> ALL($4))
             )
         ORDER BY coalesce(RetryAt, NextRunTime) -- min() reads every row where the planner knows no better
         LIMIT 1
@@ -428,24 +494,24 @@ SELECT
     leased.PlannedAt,
     (
         SELECT min(r.LeaseEndsAt) FROM JobRuns AS r
-        WHERE r.Namespace = :namespace AND r.HeldBy IS NOT NULL
+        WHERE r.Namespace = $1 AND r.HeldBy IS NOT NULL
     ) AS HeldEndsAt,
     (
         SELECT r.DueAt
         FROM JobRuns AS r
         INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
         WHERE
-            r.Namespace = :namespace AND r.DueAt IS NOT NULL
+            r.Namespace = $1 AND r.DueAt IS NOT NULL
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
-            AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+            AND (j.CodeKey IS NULL OR j.CodeKey = ANY($2))
             AND (
                 j.CodeOwner IS NULL
-                OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL(:other_entries))
+                OR (CAST($3 AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL($4))
             )
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt,
-    coalesce((SELECT Counter FROM Changes WHERE Namespace = :namespace), 0) AS Changes,
+    coalesce((SELECT Counter FROM Changes WHERE Namespace = $1), 0) AS Changes,
     leased.ReplaceAt,
     leased.Locked
 FROM (
@@ -457,27 +523,30 @@ FROM (
             CASE
                 WHEN
                     Enabled = 1 AND Quarantine IS NULL
-                    AND (CodeOwner IS NULL OR CAST(:code_owner AS text) IN ('', CodeOwner))
+                    AND (CodeOwner IS NULL OR CAST($3 AS text) IN ('', CodeOwner))
                     THEN ReplaceAt
             END
         ) AS ReplaceAt
     FROM Jobs
-    WHERE Namespace = :namespace AND LockedBy IS NOT NULL AND Leased = 1
+    WHERE Namespace = $1 AND LockedBy IS NOT NULL AND Leased = 1
 ) AS leased;
 
 -- name: read_later
+-- parameters: $1 namespace text(100), $2 after instant, $3 code_keys list, $4 code_owner text(200),
+--   $5 other_entries list
+-- returns: DueAt instant, OutboxAt instant
 -- Always one row: the earliest instants later than this one at which there is something to claim.
 SELECT
     (
         SELECT coalesce(RetryAt, NextRunTime)
         FROM Jobs
         WHERE
-            Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
-            AND coalesce(RetryAt, NextRunTime) > :after
-            AND (CodeKey IS NULL OR CodeKey = ANY(:code_keys))
+            Namespace = $1 AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
+            AND coalesce(RetryAt, NextRunTime) > $2
+            AND (CodeKey IS NULL OR CodeKey = ANY($3))
             AND (
                 CodeOwner IS NULL
-                OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND JobName <> ALL(:other_entries))
+                OR (CAST($4 AS text) IN ('', CodeOwner) AND JobName <> ALL($5))
             )
         ORDER BY coalesce(RetryAt, NextRunTime)
         LIMIT 1
@@ -487,18 +556,23 @@ SELECT
         FROM JobRuns AS r
         INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
         WHERE
-            r.Namespace = :namespace AND r.DueAt > :after
+            r.Namespace = $1 AND r.DueAt > $2
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
-            AND (j.CodeKey IS NULL OR j.CodeKey = ANY(:code_keys))
+            AND (j.CodeKey IS NULL OR j.CodeKey = ANY($3))
             AND (
                 j.CodeOwner IS NULL
-                OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL(:other_entries))
+                OR (CAST($4 AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL($5))
             )
         ORDER BY r.DueAt
         LIMIT 1
     ) AS OutboxAt;
 
 -- name: read_rows_needing_repair
+-- parameters: $1 namespace text(100), $2 after_id word(36), $3 code_owner text(200), $4 batch_size int
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
+--   LastRunTime instant, RetryAt instant, Fence bigint, Quarantine text, StartAt instant, DeleteRequested flag,
+--   Now instant
 -- Zero rows: every row is in order.
 SELECT
     Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
@@ -506,20 +580,21 @@ SELECT
     statement_timestamp() AS Now
 FROM Jobs
 WHERE
-    Namespace = :namespace AND LockedBy IS NULL AND Id > CAST(:after_id AS uuid)
-    AND (CodeOwner IS NULL OR DeleteRequested = 1 OR CAST(:code_owner AS text) IN ('', CodeOwner))
+    Namespace = $1 AND LockedBy IS NULL AND Id > CAST($2 AS uuid)
+    AND (CodeOwner IS NULL OR DeleteRequested = 1 OR CAST($3 AS text) IN ('', CodeOwner))
     AND (
         Quarantine IS NOT NULL
         OR DeleteRequested = 1
         OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL)
     )
 ORDER BY Id
-LIMIT :batch_size;
+LIMIT $4;
 
 -- name: repair_rows
--- rows: job_id uuid, fence bigint, next_run_time timestamptz, retry_at timestamptz
+-- rows: $1 job_id id, $2 fence bigint, $3 next_run_time instant, $4 retry_at instant
+-- returns: Id id
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
-WITH p (job_id, fence, next_run_time, retry_at) AS (:rows),
+WITH p (job_id, fence, next_run_time, retry_at) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[])),
 
 free AS MATERIALIZED (
     SELECT j.Id, p.fence, p.next_run_time, p.retry_at
@@ -538,10 +613,11 @@ WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedB
 RETURNING Jobs.Id;
 
 -- name: delete_requested
--- rows: job_id uuid
+-- rows: $1 job_id id
+-- returns: Id id, RunId id, RetryRunId id
 -- A missing row: a run holds the job or, overlapping others, goes on by itself; or its deletion was not asked for; or
 -- somebody keeps its row locked.
-WITH p (job_id) AS (:rows),
+WITH p (job_id) AS (SELECT * FROM unnest($1::uuid[])),
 
 doomed AS MATERIALIZED (
     SELECT j.Id

@@ -1,29 +1,40 @@
--- What beats, workers and administrators have in common. The clock as in beat.sql.
+-- Written by `make sql` from sql/source: change it there.
+-- What beats, workers and administrators have in common. Batches, locks and the clock as in beat.sql.
 
 -- name: read_clock
+-- returns: Now instant
 SELECT statement_timestamp() AS Now;
 
 -- name: read_store
+-- returns: StoreId id, Epoch bigint
 -- Zero rows: the schema is not there yet.
 SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
+-- parameters: $1 namespace text(100)
+-- returns: Counter bigint
 -- Zero rows: nothing was ever changed through this package.
-SELECT Counter FROM Changes WHERE Namespace = :namespace;
+SELECT Counter FROM Changes WHERE Namespace = $1;
 
 -- name: bump_changes
-INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)
+-- parameters: $1 namespace text(100)
+INSERT INTO Changes (Namespace, Counter) VALUES ($1, 1)
 ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1;
 
 -- name: note_node
+-- parameters: $1 node_id text(200), $2 namespace text(100), $3 kind word(20), $4 host text(255), $5 pid int,
+--   $6 package_version text(50), $7 code_owner text(200), $8 code_release text(200), $9 queues text,
+--   $10 broker_fingerprint text(200), $11 skew_seconds seconds, $12 claimed bigint, $13 tasks text,
+--   $14 details text
+-- returns: HeartbeatAt instant
 -- A beat or worker says that it is alive. Tasks and details that are not given stay as they are.
 INSERT INTO Nodes (
     NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
     Claimed, Tasks, Details, StartedAt, HeartbeatAt
 )
 VALUES (
-    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_owner, :code_release, :queues, :broker_fingerprint,
-    :skew_seconds, :claimed, :tasks, :details, statement_timestamp(), statement_timestamp()
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+    $11, $12, $13, $14, statement_timestamp(), statement_timestamp()
 )
 ON CONFLICT (Namespace, NodeId) DO UPDATE SET
     CodeOwner = excluded.CodeOwner,
@@ -39,41 +50,51 @@ ON CONFLICT (Namespace, NodeId) DO UPDATE SET
 RETURNING HeartbeatAt;
 
 -- name: stop_node
-UPDATE Nodes SET StoppedAt = statement_timestamp() WHERE NodeId = :node_id AND Namespace = :namespace;
+-- parameters: $1 namespace text(100), $2 node_id text(200)
+UPDATE Nodes SET StoppedAt = statement_timestamp() WHERE Namespace = $1 AND NodeId = $2;
 
 -- name: read_tasks
--- rows: node_id text
+-- parameters: $2 namespace text(100)
+-- rows: $1 node_id text(200)
+-- returns: NodeId text(200), Tasks text
 -- The tasks that workers know; they change seldom, and may be many. A missing row: the worker is gone.
-WITH p (node_id) AS (:rows)
+WITH p (node_id) AS (SELECT * FROM unnest($1::text[]))
 
 SELECT n.NodeId, n.Tasks
 FROM p
-INNER JOIN Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = :namespace;
+INNER JOIN Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = $2;
 
 -- name: read_nodes
+-- parameters: $1 namespace text(100), $2 memory_seconds seconds
+-- returns: NodeId text(200), Kind text, Host text, Pid int, PackageVersion text, CodeRelease text, Queues text,
+--   BrokerFingerprint text, SkewSeconds seconds, Claimed bigint, CodeOwner text, Details text,
+--   StartedAt instant, HeartbeatAt instant, StoppedAt instant, Now instant
 SELECT
     NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
     Details, StartedAt, HeartbeatAt, StoppedAt, statement_timestamp() AS Now
 FROM Nodes
-WHERE Namespace = :namespace AND HeartbeatAt > statement_timestamp() - :memory_seconds * interval '1 second'
+WHERE Namespace = $1 AND HeartbeatAt > statement_timestamp() - $2 * interval '1 second'
 ORDER BY Kind, NodeId;
 
 -- name: read_unended
+-- parameters: $1 namespace text(100), $2 since_seconds seconds, $3 page_size int
+-- returns: RunId id, JobName text(200), Attempt int, State text, TaskName text, Options text
 -- Slots that ended lately with another attempt than the first, whose earlier attempts may have no final result.
 -- Zero rows: there are none.
 SELECT r.RunId, r.JobName, r.Attempt, r.State, j.TaskName, j.Options
 FROM JobRuns AS r
 LEFT JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
-    r.Namespace = :namespace AND r.Attempt > 1 AND r.ResultsEndedAt IS NULL
+    r.Namespace = $1 AND r.Attempt > 1 AND r.ResultsEndedAt IS NULL
     AND r.State IN ('success', 'dlq', 'dispatched', 'skipped', 'cancelled')
-    AND r.FinishedAt > statement_timestamp() - :since_seconds * interval '1 second'
-LIMIT :page_size;
+    AND r.FinishedAt > statement_timestamp() - $2 * interval '1 second'
+LIMIT $3;
 
 -- name: read_earlier
--- rows: run_id uuid
+-- rows: $1 run_id id
+-- returns: run_id id, EarlierId id, Attempt int
 -- A missing row: it is the first attempt of its slot, or their history is gone.
-WITH p (run_id) AS (:rows)
+WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
 
 SELECT p.run_id, e.RunId AS EarlierId, e.Attempt
 FROM p
@@ -83,9 +104,10 @@ INNER JOIN JobRuns AS e
 WHERE e.ClaimedAt IS NOT NULL;
 
 -- name: end_results
--- rows: run_id uuid
+-- rows: $1 run_id id
+-- returns: RunId id
 -- A missing row: its history is gone.
-WITH p (run_id) AS (:rows)
+WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
 
 UPDATE JobRuns SET ResultsEndedAt = statement_timestamp()
 FROM p

@@ -1,13 +1,16 @@
--- What jobs bring along that come from elsewhere.
+-- Written by `make sql` from sql/source: change it there.
+-- What jobs bring along that come from elsewhere. Batches, locks and the clock as in beat.sql.
 
 -- name: note_arrivals
--- rows: job_name text, last_run_time timestamptz, disabled_reason text
+-- parameters: $4 namespace text(100)
+-- rows: $1 job_name text(200), $2 last_run_time instant, $3 disabled_reason text(400)
+-- returns: JobName text(200)
 -- Of jobs that were added in the same transaction: when they ran last elsewhere, and why they are disabled.
-WITH p (job_name, last_run_time, disabled_reason) AS (:rows)
+WITH p (job_name, last_run_time, disabled_reason) AS (SELECT * FROM unnest($1::text[], $2::timestamptz[], $3::text[]))
 
 UPDATE Jobs SET
     LastRunTime = p.last_run_time,
     DisabledReason = p.disabled_reason
 FROM p
-WHERE Jobs.Namespace = :namespace AND Jobs.JobName = p.job_name
+WHERE Jobs.Namespace = $4 AND Jobs.JobName = p.job_name
 RETURNING Jobs.JobName;

@@ -1,70 +1,237 @@
--- What a worker reads and writes. The clock as in beat.sql.
+-- Written by `make sql` from sql/source: change it there.
+-- What a worker reads and writes. Batches, locks and the clock as in beat.sql.
 
--- name: start_jobs
--- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer
--- A missing row: the message is stale, a duplicate, or another run holds the job; or it needs no lease of the job's, as
--- start_runs says; or the run was dispatched while this statement waited for the job's row, so ask again.
-WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (:rows),
+-- name: refuse_starts
+-- parameters: $4 namespace text(100)
+-- rows: $1 run_id id, $2 claim_id id, $3 fence bigint
+-- returns: RunId id
+-- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
+-- waits on, or its claim is another one.
+WITH p (run_id, claim_id, fence) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[])),
 
 r AS MATERIALIZED (
-    SELECT
-        p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
-        CASE WHEN r.State = 'dispatched' THEN (SELECT j.Fence FROM Jobs AS j WHERE j.Id = r.JobId) END AS SeenFence
+    SELECT r.RunId, r.ClaimId, r.Fence, r.State, j.Id IS NULL OR j.DeleteRequested = 1 AS IsDeleted
     FROM p
     INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+    LEFT JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
     WHERE
-        r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Exclusive = 1
-        -- A late start of a dispatched run raised the run's fence above that of its message.
-        AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
-        AND (r.State IN ('claimed', 'running') OR (r.State = 'dispatched' AND r.Reason = 'never started'))
+        r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = $4
+        AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
+        AND (
+            j.Id IS NULL OR j.DeleteRequested = 1
+            OR (
+                r.Exclusive = 1 AND r.Reason = 'never started'
+                AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL)
+            )
+        )
+)
+
+UPDATE JobRuns SET
+    State = CASE WHEN r.IsDeleted THEN 'cancelled' ELSE 'skipped' END,
+    PriorState = JobRuns.State,
+    Reason = CASE WHEN r.IsDeleted THEN 'job deleted' ELSE 'overlap' END,
+    FinishedAt = statement_timestamp()
+FROM r
+WHERE
+    JobRuns.RunId = ANY(ARRAY[r.RunId]) AND JobRuns.ClaimId = r.ClaimId AND JobRuns.Fence = r.Fence
+    AND JobRuns.State = r.State
+RETURNING JobRuns.RunId;
+
+-- name: read_refused
+-- parameters: $4 namespace text(100)
+-- rows: $1 run_id id, $2 claim_id id, $3 fence bigint
+-- returns: run_id id, State text, Reason text, IsItsClaim int, HasStarted int
+-- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
+WITH p (run_id, claim_id, fence) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]))
+
+SELECT
+    p.run_id, r.State, r.Reason,
+    -- A late start of a dispatched run raised the run's fence above that of its message.
+    CASE
+        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
+        ELSE 0
+    END AS IsItsClaim,
+    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+WHERE r.Namespace = $4;
+
+-- name: postpone_starts
+-- parameters: $5 namespace text(100)
+-- rows: $1 run_id id, $2 claim_id id, $3 fence bigint, $4 celery_retries int
+-- returns: RunId id
+-- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
+-- A missing row: it has begun, or has no deadline, or the claim is another's; or somebody keeps the job's row locked.
+WITH p (run_id, claim_id, fence, celery_retries) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::integer[])),
+
+mine AS MATERIALIZED (
+    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.celery_retries, r.LeaseSeconds
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
+    WHERE
+        r.Namespace = $5 AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
+        AND j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+        AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries)
+    FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 
 UPDATE Jobs SET
-    LockedBy = :worker,
-    LockedAt = statement_timestamp(),
-    LeaseEndsAt = statement_timestamp() + r.LeaseSeconds * interval '1 second',
-    ClaimedAt = coalesce(Jobs.ClaimedAt, statement_timestamp()),
-    StartedRetry = r.celery_retries,
-    RunId = r.run_id,
-    ClaimId = r.claim_id,
-    Fence = CASE WHEN r.State = 'dispatched' THEN Jobs.Fence + 1 ELSE Jobs.Fence END
-FROM r
+    -- What a worker holds was published, even where its beat has not said so yet.
+    PublishedAt = coalesce(Jobs.PublishedAt, statement_timestamp()),
+    LeaseEndsAt = greatest(Jobs.LeaseEndsAt, statement_timestamp() + mine.LeaseSeconds * interval '1 second')
+FROM mine
 WHERE
-    Jobs.Id = ANY(ARRAY[r.JobId])
-    AND (
-        (
-            r.State IN ('claimed', 'running') AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id
-            AND Jobs.Fence = r.Fence AND Jobs.LockedBy IS NOT NULL
-            -- One time only: a later retry by Celery itself, or the same question again before such a retry.
-            AND (
-                Jobs.StartedRetry IS NULL
-                OR Jobs.StartedRetry < r.celery_retries
-                OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
+    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
+    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL
+    AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < mine.celery_retries)
+RETURNING Jobs.RunId;
+
+-- name: extend_leases
+-- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint, $5 lease_seconds seconds
+-- returns: RunId id
+-- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
+-- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
+WITH p (job_id, run_id, claim_id, fence, lease_seconds) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::float8[])),
+
+mine AS MATERIALIZED (
+    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.lease_seconds
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+
+UPDATE Jobs SET
+    LockedAt = statement_timestamp(),
+    LeaseEndsAt = statement_timestamp() + mine.lease_seconds * interval '1 second'
+FROM mine
+WHERE
+    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
+    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL
+RETURNING Jobs.RunId;
+
+-- name: read_busy_leases
+-- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint
+-- returns: run_id id
+-- Of leases that extend_leases missed. A row: it is still its holder's. A missing row: it is lost.
+WITH p (job_id, run_id, claim_id, fence) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[]))
+
+SELECT p.run_id
+FROM p
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL;
+
+-- name: extend_held
+-- rows: $1 run_id id, $2 claim_id id, $3 fence bigint, $4 lease_seconds seconds
+-- returns: RunId id
+-- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
+WITH p (run_id, claim_id, fence, lease_seconds) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::float8[])),
+
+mine AS MATERIALIZED (
+    SELECT p.run_id, p.claim_id, p.fence, p.lease_seconds
+    FROM p
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+    -- Not IS NOT NULL, which would invite the planner to go by the index of all held runs, in its order.
+    WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND coalesce(r.HeldBy, '') <> ''
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+)
+
+UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + mine.lease_seconds * interval '1 second'
+FROM mine
+WHERE
+    JobRuns.RunId = ANY(ARRAY[mine.run_id]) AND JobRuns.ClaimId = mine.claim_id AND JobRuns.Fence = mine.fence
+    AND coalesce(JobRuns.HeldBy, '') <> ''
+RETURNING JobRuns.RunId;
+
+-- name: read_busy_held
+-- rows: $1 run_id id, $2 claim_id id, $3 fence bigint
+-- returns: run_id id
+-- Of leases that extend_held missed, as read_busy_leases.
+WITH p (run_id, claim_id, fence) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]))
+
+SELECT p.run_id
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND coalesce(r.HeldBy, '') <> '';
+
+-- name: start_at_once
+-- parameters: $6 namespace text(100), $7 worker text(200)
+-- rows: $1 run_id id, $2 claim_id id, $3 fence bigint, $4 start_id id, $5 celery_retries int
+-- returns: RunId id, ClaimId id, Fence bigint, JobId id, JobName text(200), Kind text, ScheduledFor instant,
+--   Attempt int, LeaseSeconds seconds, MaxRetries int, Failures int, LostLeases int, Exclusive flag,
+--   MaxRuntimeSeconds seconds
+-- Begins runs in one statement. `won` takes over the leases of the jobs, where the message is no stale one and no duplicate,
+-- and no other run holds the job. Where it did not win, only a run may begin that needs no lease of its job's. Such is one
+-- that may overlap others, and one that was fired and forgotten: its job has gone on, and another run may hold it. It
+-- begins as stock beat would have it, under a lease of its own, and overlaps from there on.
+-- A missing row: see read_refused; or the run was dispatched while this statement waited for the job's row, so ask again.
+WITH given (run_id, claim_id, fence, start_id, celery_retries) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::integer[])),
+
+won AS (
+    WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (
+        SELECT run_id, claim_id, fence, start_id, celery_retries FROM given
+    ),
+
+    r AS MATERIALIZED (
+        SELECT
+            p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
+            CASE WHEN r.State = 'dispatched' THEN (SELECT j.Fence FROM Jobs AS j WHERE j.Id = r.JobId) END AS SeenFence
+        FROM p
+        INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
+        WHERE
+            r.ClaimId = p.claim_id AND r.Namespace = $6 AND r.Exclusive = 1
+            -- A late start of a dispatched run raised the run's fence above that of its message.
+            AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
+            AND (r.State IN ('claimed', 'running') OR (r.State = 'dispatched' AND r.Reason = 'never started'))
+    )
+
+    UPDATE Jobs SET
+        LockedBy = $7,
+        LockedAt = statement_timestamp(),
+        LeaseEndsAt = statement_timestamp() + r.LeaseSeconds * interval '1 second',
+        ClaimedAt = coalesce(Jobs.ClaimedAt, statement_timestamp()),
+        StartedRetry = r.celery_retries,
+        RunId = r.run_id,
+        ClaimId = r.claim_id,
+        Fence = CASE WHEN r.State = 'dispatched' THEN Jobs.Fence + 1 ELSE Jobs.Fence END
+    FROM r
+    WHERE
+        Jobs.Id = ANY(ARRAY[r.JobId])
+        AND (
+            (
+                r.State IN ('claimed', 'running') AND Jobs.RunId = r.run_id AND Jobs.ClaimId = r.claim_id
+                AND Jobs.Fence = r.Fence AND Jobs.LockedBy IS NOT NULL
+                -- One time only: a later retry by Celery itself, or the same question again before such a retry.
+                AND (
+                    Jobs.StartedRetry IS NULL
+                    OR Jobs.StartedRetry < r.celery_retries
+                    OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
+                )
+            )
+            -- Not where an unlocking by hand left a run behind: the row must not forget it. Nor where the fence has grown
+            -- since the state was read: another copy may have run meanwhile.
+            OR (
+                r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL AND Jobs.Fence = r.SeenFence
+                AND Jobs.DeleteRequested = 0
             )
         )
-        -- Not where an unlocking by hand left a run behind: the row must not forget it. Nor where the fence has grown
-        -- since the state was read: another copy may have run meanwhile.
-        OR (
-            r.State = 'dispatched' AND Jobs.LockedBy IS NULL AND Jobs.RunId IS NULL AND Jobs.Fence = r.SeenFence
-            AND Jobs.DeleteRequested = 0
-        )
-    )
-RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt AS Published;
+    RETURNING Jobs.RunId, Jobs.Fence, Jobs.PublishedAt AS Published
+),
 
--- name: start_runs
--- rows: run_id uuid, claim_id uuid, fence bigint, start_id uuid, celery_retries integer, job_fence bigint, published timestamptz
--- `job_fence` and `published` are what start_jobs gave, NULL where it did not win: then only a run may begin that needs no
--- lease of its job's. Such is one that may overlap others, and one that was fired and forgotten: its job has gone on, and
--- another run may hold it. It begins as stock beat would have it, under a lease of its own, and overlaps from there on.
--- A missing row: see read_refused.
-WITH p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (:rows),
+p (run_id, claim_id, fence, start_id, celery_retries, job_fence, published) AS (
+    SELECT
+        g.run_id, g.claim_id, g.fence, g.start_id, g.celery_retries, won.Fence, won.Published
+    FROM given AS g
+    LEFT JOIN won ON won.RunId = g.run_id
+),
 
 free AS MATERIALIZED (
     SELECT r.RunId, r.JobId, r.State
     FROM p
     INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
     WHERE
-        p.job_fence IS NULL AND r.ClaimId = p.claim_id AND r.Namespace = :namespace AND r.Fence = p.fence
+        p.job_fence IS NULL AND r.ClaimId = p.claim_id AND r.Namespace = $6 AND r.Fence = p.fence
         AND (
             -- After its last deadline a leased slot needs its lease all the same, as start_jobs says.
             (
@@ -97,163 +264,19 @@ UPDATE JobRuns SET
     Fence = coalesce(p.job_fence, JobRuns.Fence),
     -- What begins was published, even where its beat has not said so yet.
     PublishedAt = coalesce(JobRuns.PublishedAt, p.published, statement_timestamp()),
-    StartedBy = :worker,
+    StartedBy = $7,
     StartId = p.start_id,
     StartedAt = coalesce(JobRuns.StartedAt, statement_timestamp()),
     StartedRetry = p.celery_retries,
     Exclusive = CASE WHEN p.job_fence IS NULL THEN 0 ELSE JobRuns.Exclusive END,
-    HeldBy = CASE WHEN p.job_fence IS NULL THEN :worker END,
+    HeldBy = CASE WHEN p.job_fence IS NULL THEN $7 END,
     LeaseEndsAt = CASE WHEN p.job_fence IS NULL THEN statement_timestamp() + JobRuns.LeaseSeconds * interval '1 second' END
 FROM p
 LEFT JOIN there AS t ON t.RunId = p.run_id
 WHERE
-    JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = :namespace
+    JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id AND JobRuns.Namespace = $6
     AND (p.job_fence IS NOT NULL OR t.RunId IS NOT NULL)
 RETURNING
     JobRuns.RunId, JobRuns.ClaimId, JobRuns.Fence, JobRuns.JobId, JobRuns.JobName, JobRuns.Kind, JobRuns.ScheduledFor,
     JobRuns.Attempt, JobRuns.LeaseSeconds, JobRuns.MaxRetries, JobRuns.Failures, JobRuns.LostLeases, JobRuns.Exclusive,
     JobRuns.MaxRuntimeSeconds;
-
--- name: refuse_starts
--- rows: run_id uuid, claim_id uuid, fence bigint
--- Of starts that were refused: what was sent and cannot begin any more gets its outcome. A missing row: it has one, it
--- waits on, or its claim is another one.
-WITH p (run_id, claim_id, fence) AS (:rows),
-
-r AS MATERIALIZED (
-    SELECT r.RunId, r.ClaimId, r.Fence, r.State, j.Id IS NULL OR j.DeleteRequested = 1 AS IsDeleted
-    FROM p
-    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-    LEFT JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
-    WHERE
-        r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = :namespace
-        AND r.StartedAt IS NULL AND (r.State = 'dispatched' OR (r.State = 'claimed' AND r.Exclusive = 0))
-        AND (
-            j.Id IS NULL OR j.DeleteRequested = 1
-            OR (
-                r.Exclusive = 1 AND r.Reason = 'never started'
-                AND (j.LockedBy IS NOT NULL OR j.RunId IS NOT NULL)
-            )
-        )
-)
-
-UPDATE JobRuns SET
-    State = CASE WHEN r.IsDeleted THEN 'cancelled' ELSE 'skipped' END,
-    PriorState = JobRuns.State,
-    Reason = CASE WHEN r.IsDeleted THEN 'job deleted' ELSE 'overlap' END,
-    FinishedAt = statement_timestamp()
-FROM r
-WHERE
-    JobRuns.RunId = ANY(ARRAY[r.RunId]) AND JobRuns.ClaimId = r.ClaimId AND JobRuns.Fence = r.Fence
-    AND JobRuns.State = r.State
-RETURNING JobRuns.RunId;
-
--- name: read_refused
--- rows: run_id uuid, claim_id uuid, fence bigint
--- Why starts were refused. A missing row: there is no such run in this namespace, or its history is gone.
-WITH p (run_id, claim_id, fence) AS (:rows)
-
-SELECT
-    p.run_id, r.State, r.Reason,
-    -- A late start of a dispatched run raised the run's fence above that of its message.
-    CASE
-        WHEN r.ClaimId = p.claim_id AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.StartedAt IS NOT NULL)) THEN 1
-        ELSE 0
-    END AS IsItsClaim,
-    CASE WHEN r.StartedAt IS NULL THEN 0 ELSE 1 END AS HasStarted
-FROM p
-INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-WHERE r.Namespace = :namespace;
-
--- name: postpone_starts
--- rows: run_id uuid, claim_id uuid, fence bigint, celery_retries integer
--- A worker holds the messages of these runs and has not begun them: their deadlines move on, never back.
--- A missing row: it has begun, or has no deadline, or the claim is another's; or somebody keeps the job's row locked.
-WITH p (run_id, claim_id, fence, celery_retries) AS (:rows),
-
-mine AS MATERIALIZED (
-    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.celery_retries, r.LeaseSeconds
-    FROM p
-    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
-    WHERE
-        r.Namespace = :namespace AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
-        AND j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
-        AND (j.StartedRetry IS NULL OR j.StartedRetry < p.celery_retries)
-    FOR NO KEY UPDATE OF j SKIP LOCKED
-)
-
-UPDATE Jobs SET
-    -- What a worker holds was published, even where its beat has not said so yet.
-    PublishedAt = coalesce(Jobs.PublishedAt, statement_timestamp()),
-    LeaseEndsAt = greatest(Jobs.LeaseEndsAt, statement_timestamp() + mine.LeaseSeconds * interval '1 second')
-FROM mine
-WHERE
-    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
-    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL
-    AND (Jobs.StartedRetry IS NULL OR Jobs.StartedRetry < mine.celery_retries)
-RETURNING Jobs.RunId;
-
--- name: extend_leases
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint, lease_seconds float8
--- A missing row: the lease is lost, and its task must stop; or somebody keeps the job's row locked, as
--- read_busy_leases tells. One such row must not keep all the others waiting until their leases end.
-WITH p (job_id, run_id, claim_id, fence, lease_seconds) AS (:rows),
-
-mine AS MATERIALIZED (
-    SELECT j.Id, p.run_id, p.claim_id, p.fence, p.lease_seconds
-    FROM p
-    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
-    WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
-    FOR NO KEY UPDATE OF j SKIP LOCKED
-)
-
-UPDATE Jobs SET
-    LockedAt = statement_timestamp(),
-    LeaseEndsAt = statement_timestamp() + mine.lease_seconds * interval '1 second'
-FROM mine
-WHERE
-    Jobs.Id = ANY(ARRAY[mine.Id]) AND Jobs.RunId = mine.run_id AND Jobs.ClaimId = mine.claim_id
-    AND Jobs.Fence = mine.fence AND Jobs.LockedBy IS NOT NULL
-RETURNING Jobs.RunId;
-
--- name: read_busy_leases
--- rows: job_id uuid, run_id uuid, claim_id uuid, fence bigint
--- Of leases that extend_leases missed. A row: it is still its holder's. A missing row: it is lost.
-WITH p (job_id, run_id, claim_id, fence) AS (:rows)
-
-SELECT p.run_id
-FROM p
-INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
-WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL;
-
--- name: extend_held
--- rows: run_id uuid, claim_id uuid, fence bigint, lease_seconds float8
--- The same for runs that overlap others. A missing row: it was taken for lost, or its row is locked.
-WITH p (run_id, claim_id, fence, lease_seconds) AS (:rows),
-
-mine AS MATERIALIZED (
-    SELECT p.run_id, p.claim_id, p.fence, p.lease_seconds
-    FROM p
-    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-    -- Not IS NOT NULL, which would invite the planner to go by the index of all held runs, in its order.
-    WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND coalesce(r.HeldBy, '') <> ''
-    FOR NO KEY UPDATE OF r SKIP LOCKED
-)
-
-UPDATE JobRuns SET LeaseEndsAt = statement_timestamp() + mine.lease_seconds * interval '1 second'
-FROM mine
-WHERE
-    JobRuns.RunId = ANY(ARRAY[mine.run_id]) AND JobRuns.ClaimId = mine.claim_id AND JobRuns.Fence = mine.fence
-    AND coalesce(JobRuns.HeldBy, '') <> ''
-RETURNING JobRuns.RunId;
-
--- name: read_busy_held
--- rows: run_id uuid, claim_id uuid, fence bigint
--- Of leases that extend_held missed, as read_busy_leases.
-WITH p (run_id, claim_id, fence) AS (:rows)
-
-SELECT p.run_id
-FROM p
-INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND coalesce(r.HeldBy, '') <> '';

@@ -1,3 +1,4 @@
+-- Written by `make sql` from sql/source: change it there.
 -- What the migrations need before any table of theirs is there.
 
 -- name: create_migrations_table
@@ -9,18 +10,22 @@ CREATE TABLE IF NOT EXISTS SchemaMigrations (
 );
 
 -- name: read_migrations_table
+-- returns: Present int
 -- Zero rows: nothing was ever created here.
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'SchemaMigrations';
 
 -- name: read_migrations
+-- returns: Number int, Checksum text
 SELECT Number, Checksum FROM SchemaMigrations ORDER BY Number;
 
 -- name: note_migration
+-- parameters: ?1 number int, ?2 name text(200), ?3 checksum word(64)
 -- What is noted already stays as it is: the printed script holds this block, and may be run again.
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT :number, :name, :checksum, strftime('%Y-%m-%d %H:%M:%f000', 'now')
-WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = :number);
+SELECT ?1, ?2, ?3, strftime('%Y-%m-%d %H:%M:%f000', 'now')
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = ?1);
 
 -- name: read_oldest_release
+-- returns: OldestRelease text
 -- Of a schema that is newer than this release, which names the oldest one that may work on it.
 SELECT OldestRelease FROM StoreInfo;

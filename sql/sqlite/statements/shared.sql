@@ -1,29 +1,41 @@
--- What beats, workers and administrators have in common. `:now` as in beat.sql.
+-- Written by `make sql` from sql/source: change it there.
+-- What beats, workers and administrators have in common. Batches, locks and the clock as in beat.sql.
 
 -- name: read_clock
-SELECT :now AS Now;
+-- parameters: ?1 now instant
+-- returns: Now instant
+SELECT ?1 AS Now;
 
 -- name: read_store
+-- returns: StoreId id, Epoch bigint
 -- Zero rows: the schema is not there yet.
 SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
+-- parameters: ?1 namespace text(100)
+-- returns: Counter bigint
 -- Zero rows: nothing was ever changed through this package.
-SELECT Counter FROM Changes WHERE Namespace = :namespace;
+SELECT Counter FROM Changes WHERE Namespace = ?1;
 
 -- name: bump_changes
-INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)
-ON CONFLICT (Namespace) DO UPDATE SET Counter = Counter + 1;
+-- parameters: ?1 namespace text(100)
+INSERT INTO Changes (Namespace, Counter) VALUES (?1, 1)
+ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1;
 
 -- name: note_node
+-- parameters: ?1 node_id text(200), ?2 namespace text(100), ?3 kind word(20), ?4 host text(255), ?5 pid int,
+--   ?6 package_version text(50), ?7 code_owner text(200), ?8 code_release text(200), ?9 queues text,
+--   ?10 broker_fingerprint text(200), ?11 skew_seconds seconds, ?12 claimed bigint, ?13 tasks text,
+--   ?14 details text, ?15 now instant
+-- returns: HeartbeatAt instant
 -- A beat or worker says that it is alive. Tasks and details that are not given stay as they are.
 INSERT INTO Nodes (
     NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint, SkewSeconds,
     Claimed, Tasks, Details, StartedAt, HeartbeatAt
 )
 VALUES (
-    :node_id, :namespace, :kind, :host, :pid, :package_version, :code_owner, :code_release, :queues, :broker_fingerprint,
-    :skew_seconds, :claimed, :tasks, :details, :now, :now
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+    ?11, ?12, ?13, ?14, ?15, ?15
 )
 ON CONFLICT (Namespace, NodeId) DO UPDATE SET
     CodeOwner = excluded.CodeOwner,
@@ -39,39 +51,49 @@ ON CONFLICT (Namespace, NodeId) DO UPDATE SET
 RETURNING HeartbeatAt;
 
 -- name: stop_node
-UPDATE Nodes SET StoppedAt = :now WHERE NodeId = :node_id AND Namespace = :namespace;
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 node_id text(200)
+UPDATE Nodes SET StoppedAt = ?1 WHERE Namespace = ?2 AND NodeId = ?3;
 
 -- name: read_tasks
--- rows: node_id
+-- parameters: ?1 namespace text(100)
+-- rows: node_id text(200)
+-- returns: NodeId text(200), Tasks text
 -- The tasks that workers know; they change seldom, and may be many. A missing row: the worker is gone.
 WITH p (node_id) AS (:rows)
 
 SELECT n.NodeId, n.Tasks
 FROM p
-CROSS JOIN Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = :namespace;
+CROSS JOIN Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = ?1;
 
 -- name: read_nodes
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 memory_seconds seconds
+-- returns: NodeId text(200), Kind text, Host text, Pid int, PackageVersion text, CodeRelease text, Queues text,
+--   BrokerFingerprint text, SkewSeconds seconds, Claimed bigint, CodeOwner text, Details text,
+--   StartedAt instant, HeartbeatAt instant, StoppedAt instant, Now instant
 SELECT
     NodeId, Kind, Host, Pid, PackageVersion, CodeRelease, Queues, BrokerFingerprint, SkewSeconds, Claimed, CodeOwner,
-    Details, StartedAt, HeartbeatAt, StoppedAt, :now AS Now
+    Details, StartedAt, HeartbeatAt, StoppedAt, ?1 AS Now
 FROM Nodes
-WHERE Namespace = :namespace AND HeartbeatAt > after(:now, -:memory_seconds)
+WHERE Namespace = ?2 AND HeartbeatAt > after(?1, -?3)
 ORDER BY Kind, NodeId;
 
 -- name: read_unended
+-- parameters: ?1 namespace text(100), ?2 now instant, ?3 since_seconds seconds, ?4 page_size int
+-- returns: RunId id, JobName text(200), Attempt int, State text, TaskName text, Options text
 -- Slots that ended lately with another attempt than the first, whose earlier attempts may have no final result.
 -- Zero rows: there are none.
 SELECT r.RunId, r.JobName, r.Attempt, r.State, j.TaskName, j.Options
 FROM JobRuns AS r
 LEFT JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
-    r.Namespace = :namespace AND r.Attempt > 1 AND r.ResultsEndedAt IS NULL
+    r.Namespace = ?1 AND r.Attempt > 1 AND r.ResultsEndedAt IS NULL
     AND r.State IN ('success', 'dlq', 'dispatched', 'skipped', 'cancelled')
-    AND r.FinishedAt > after(:now, -:since_seconds)
-LIMIT :page_size;
+    AND r.FinishedAt > after(?2, -?3)
+LIMIT ?4;
 
 -- name: read_earlier
--- rows: run_id
+-- rows: run_id id
+-- returns: run_id id, EarlierId id, Attempt int
 -- A missing row: it is the first attempt of its slot, or their history is gone.
 WITH p (run_id) AS (:rows)
 
@@ -83,11 +105,13 @@ CROSS JOIN JobRuns AS e
 WHERE e.ClaimedAt IS NOT NULL;
 
 -- name: end_results
--- rows: run_id
+-- parameters: ?1 now instant
+-- rows: run_id id
+-- returns: RunId id
 -- A missing row: its history is gone.
 WITH p (run_id) AS (:rows)
 
-UPDATE JobRuns SET ResultsEndedAt = :now
+UPDATE JobRuns SET ResultsEndedAt = ?1
 FROM p
 WHERE JobRuns.RunId = p.run_id
-RETURNING RunId;
+RETURNING JobRuns.RunId;

@@ -4,30 +4,25 @@ import json
 from datetime import datetime, timedelta, timezone
 
 from celery_sqlbeat.store.sql.dialects import mssql_driver
-from celery_sqlbeat.store.sql.dialects.mssql_text import CLOCK, batch_of, rows_as_json, scalar, split_batches
-from celery_sqlbeat.store.sql.session import blocks_in
+from celery_sqlbeat.store.sql.dialects.mssql_text import rows_as_json, scalar, sizes_of, split_batches
+from celery_sqlbeat.store.sql.session import load
 
 INSTANT = datetime(2027, 3, 1, 12, 0, 0, 1, timezone.utc)
 
 
 def test_parameters_are_declared_once_in_front_each_with_its_one_type() -> None:
-    block = blocks_in("-- name: x\nSELECT @batch_size, @namespace, @NAME, @batch_size, @@ROWCOUNT, @local;\n")["x"]
-    batch = batch_of(block, CLOCK)
-    assert batch.text.startswith("DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?;\nSELECT")
-    assert batch.names == ("batch_size", "namespace")
-    assert batch.sizes == [(mssql_driver.SQL_INTEGER, 0, 0), (mssql_driver.SQL_WVARCHAR, 100, 0)]
+    block = load("mssql")["list_jobs"]
+    declared = "DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_name nvarchar(200) = ?;\n"
+    assert block.text.startswith(declared + "DECLARE @now ")
+    assert block.parameters.names == ("page_size", "namespace", "after_name")
+    wide = mssql_driver.SQL_WVARCHAR
+    assert sizes_of(block) == [(mssql_driver.SQL_INTEGER, 0, 0), (wide, 100, 0), (wide, 200, 0)]
 
 
-def test_a_block_without_parameters_is_sent_as_it_is() -> None:
-    block = blocks_in(f"-- name: x\nSELECT {CLOCK} AS Now;\n")["x"]
-    assert batch_of(block, CLOCK) == (f"SELECT {CLOCK} AS Now", (), [])
-
-
-def test_a_test_may_set_the_clock() -> None:
-    block = blocks_in(f"-- name: x\nDECLARE @now datetime2(6) = {CLOCK};\n")["x"]
-    assert (
-        batch_of(block, "(SELECT At FROM TestClock)").text == "DECLARE @now datetime2(6) = (SELECT At FROM TestClock)"
-    )
+def test_the_rows_come_last_as_one_text() -> None:
+    block = load("mssql")["read_run"]
+    assert block.text.startswith("DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;\n")
+    assert sizes_of(block) == [(mssql_driver.SQL_WVARCHAR, 100, 0), (mssql_driver.SQL_WVARCHAR, 0, 0)]
 
 
 def test_rows_keep_their_order_and_their_values() -> None:

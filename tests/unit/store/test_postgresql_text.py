@@ -1,42 +1,36 @@
-"""PostgreSQL's combined statements are made of the blocks that other databases run one by one."""
+"""How values travel to PostgreSQL: an array for each column of a batch, then the parameters."""
 
-import re
+from datetime import datetime, timedelta, timezone
 
-from celery_sqlbeat.store.sql.dialects.postgresql_text import AT_ONCE, FINISH, START, with_chains
+from celery_sqlbeat.store.sql.dialects.postgresql_text import arrays, filled, values_of
 from celery_sqlbeat.store.sql.session import load
 
-CHAINS = with_chains()
+INSTANT = datetime(2027, 3, 1, 12, 0, 0, 1, timezone.utc)
 
 
-def test_the_blocks_themselves_are_all_there() -> None:
-    assert {name: block for name, block in CHAINS.items() if name not in AT_ONCE} == load("postgresql")
+def test_the_columns_of_a_batch_come_before_the_parameters() -> None:
+    block = load("postgresql")["adopt_jobs"]
+    assert "$1::uuid[]" in block.text and "CodeOwner = $2" in block.text
+    scalars = {"code_owner": "shop", "former_owner": "office"}
+    assert values_of(block, [("a",), ("b",)], scalars) == ["{a,b}", "shop", "office"]
+    assert values_of(load("postgresql")["read_changes"], None, {"namespace": "n", "unused": 1}) == ["n"]
 
 
-def test_a_start_at_once_takes_what_its_first_block_takes_and_gives_what_its_last_gives() -> None:
-    assert CHAINS[START].columns == CHAINS["start_jobs"].columns
-    assert CHAINS[START].types == CHAINS["start_jobs"].types
-    assert returned(CHAINS[START].text) == returned(CHAINS["start_runs"].text)
+def test_an_array_holds_each_kind_of_value_as_postgresql_reads_it() -> None:
+    kinds = ("id", "instant", "flag", "text(10)", "word(20)", "seconds", "int")
+    rows = [("1f", INSTANT, True, 'a "b" \\ \0', "claimed", 0.5, None), (None, None, None, None, None, None, 7)]
+    assert arrays(kinds, rows) == [
+        "{1f,NULL}",
+        "{2027-03-01T12:00:00.000001+00:00,NULL}",
+        "{1,NULL}",
+        '{"a \\"b\\" \\\\ \ufffd",NULL}',
+        '{"claimed",NULL}',
+        "{0.5,NULL}",
+        "{NULL,7}",
+    ]
+    east = INSTANT.astimezone(timezone(timedelta(hours=5, minutes=30)))
+    assert arrays(("instant",), [(east,)]) == ["{2027-03-01T17:30:00.000001+05:30}"]
 
 
-def test_a_finish_at_once_takes_the_job_and_what_the_run_needs() -> None:
-    columns = list(CHAINS["close_runs"].columns)
-    columns.remove("released")
-    assert CHAINS[FINISH].columns == ("job_id", *columns)
-    assert returned(CHAINS[FINISH].text).startswith(returned(CHAINS["close_runs"].text))
-    assert plain(CHAINS[FINISH].text).endswith("SELECT RunId FROM closed")
-
-
-def test_every_condition_of_the_blocks_is_in_what_is_made_of_them() -> None:
-    for name, parts in ((START, ("start_jobs", "start_runs")), (FINISH, ("release_jobs", "close_runs"))):
-        for part in parts:
-            condition = CHAINS[part].text.rpartition("UPDATE")[2]
-            assert plain(condition) in plain(CHAINS[name].text)
-    assert CHAINS[START].text.count(":rows") == CHAINS[FINISH].text.count(":rows") == 1
-
-
-def returned(text: str) -> str:
-    return plain(text.rpartition("RETURNING")[2])
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"--.*", "", text)).strip()
+def test_behind_a_pooler_the_values_stand_in_the_text() -> None:
+    assert filled(b"SELECT $2, $1, $10", [b"%d" % at for at in range(1, 11)]) == b"SELECT 2, 1, 10"

@@ -9,7 +9,9 @@ import pytest
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.store.sql import session
 from celery_sqlbeat.store.sql.migrations import migrations
-from celery_sqlbeat.store.sql.session import Block, blocks_in, load, sql_folder
+from celery_sqlbeat.store.sql.session import Block, Columns, blocks_in, load, load_with_clock, sql_folder
+from sql import render
+from sql.databases import spoken
 
 REFERENCE = "sqlite"
 DATABASES = sorted(
@@ -17,19 +19,58 @@ DATABASES = sorted(
 )
 # Columns that one database makes by itself, for the sake of an index or of a cluster key.
 COMPUTED = {"jobs": {"leased", "seq", "dueat"}, "jobruns": {"dead", "seq"}, "releases": {"seq"}}
-ONLY_THERE = {"read_migrations_table", "lock_releases"}  # what they give is not read, only whether
-UNUSED = {"purge_runs": {"after_id"}}  # where the index of one database needs no such bound
+ONLY_THERE = {"read_migrations_table", "lock_releases", "migration_lock"}  # what they give is not read, only whether
+UNUSED = {"purge_runs": {("after_id", "word(36)")}}  # where the index of one database needs no such bound
+# Which steps of several have no block of their own where one block does them all.
+ONE_FOR_ALL: dict[str, dict[str, tuple[str, ...]]] = {
+    "postgresql": {
+        "start_at_once": ("start_jobs", "start_runs"),
+        "release_at_once": ("lock_claims", "release_jobs", "close_runs"),
+    },
+    "mssql": {"start_at_once": ("start_jobs", "start_runs")},
+}
 OTHERS = [name for name in DATABASES if name != REFERENCE]
 
 
-def test_a_block_has_its_name_its_rows_and_its_text() -> None:
-    (block,) = blocks_in("-- name: mark\n-- rows: run_id uuid, due_at timestamptz\n-- why\nSELECT 1;\n").values()
-    assert block == Block("mark", "SELECT 1", ("run_id", "due_at"), ("uuid", "timestamptz"), (1,))
+def test_a_block_has_its_name_what_its_header_declares_and_its_text() -> None:
+    header = "-- name: mark\n-- rows: $1 run_id id,\n--   $2 due_at instant\n-- returns: Fence bigint\n-- why\n"
+    (block,) = blocks_in(f"{header}SELECT 1\n-- which\nFROM p;\n").values()
+    rows = Columns(("run_id", "due_at"), ("id", "instant"), (1,))
+    assert block == Block("mark", "SELECT 1\n-- which\nFROM p", rows=rows, returns=Columns(("Fence",), ("bigint",)))
 
 
-def test_a_type_may_hold_commas() -> None:
-    (block,) = blocks_in("-- name: a\n-- rows: b decimal(10, 2), c text\nSELECT 1").values()
-    assert (block.columns, block.types) == (("b", "c"), ("decimal(10, 2)", "text"))
+def test_a_test_may_set_the_clock() -> None:
+    usual = load("postgresql")["read_clock"]
+    changed = load_with_clock("postgresql", "statement_timestamp()", "(SELECT At FROM TestClock)")["read_clock"]
+    assert (usual.text, changed.text) == (
+        "SELECT statement_timestamp() AS Now",
+        "SELECT (SELECT At FROM TestClock) AS Now",
+    )
+
+
+@pytest.mark.parametrize("database", sorted(render.DATABASES))
+def test_what_runs_is_what_the_source_says(database: str) -> None:
+    made = render.files(database)
+    assert {path for path in made if path.read_text(encoding="utf-8") != made[path]} == set(), "run make sql"
+    assert set((render.HERE / database / "statements").glob("*.sql")) == made.keys() - {
+        render.HERE / database / "create.sql"
+    }
+
+
+def test_each_name_in_the_list_of_kinds_is_used() -> None:
+    blocks = [block for database in render.DATABASES for block in load(database).values()]
+    used = {
+        name for block in blocks for columns in (block.parameters, block.rows, block.returns) for name in columns[0]
+    }
+    assert used == render.kinds().keys()
+
+
+def test_a_phrase_may_hold_another_one_and_keeps_its_place() -> None:
+    phrases = {"later": "greatest({0}, {1})", "after": "{0} +\n    {1}"}
+    text = "SELECT\n    after(later(:now, r.Planned), count(r.Delay)) AS At"
+    assert spoken(text, phrases) == "SELECT\n    greatest(:now, r.Planned) +\n        count(r.Delay) AS At"
+    with pytest.raises(ValueError, match="does not end"):
+        spoken("after(:now, 1", phrases)
 
 
 def test_a_file_holds_several_blocks() -> None:
@@ -55,24 +96,34 @@ def test_two_databases_at_least_are_compared() -> None:
 
 
 @pytest.mark.parametrize("database", OTHERS)
-def test_every_database_has_the_same_blocks(database: str) -> None:
+def test_every_database_has_the_same_blocks_or_one_for_several(database: str) -> None:
     """`migration_lock` is not needed where beginning to write keeps everybody else out."""
-    assert set(load(database)) - {"migration_lock"} == set(load(REFERENCE)) - {"migration_lock"}
+    theirs, ours = set(load(database)) - {"migration_lock"}, set(load(REFERENCE))
+    assert {name for name in theirs - ours if not name.endswith("_at_once")} == set()
+    assert ours - theirs == {step for name in theirs - ours for step in ONE_FOR_ALL[database].get(name, ())}
 
 
 @pytest.mark.parametrize("database", OTHERS)
 def test_every_block_takes_the_same_rows(database: str) -> None:
-    assert _differing(database, lambda block: block.columns) == {}
+    assert _differing(database, lambda block: block.rows) == {}
 
 
 @pytest.mark.parametrize("database", OTHERS)
-def test_every_block_takes_the_same_scalars(database: str) -> None:
-    assert _differing(database, _scalars) == {}
+def test_every_block_takes_the_same_parameters(database: str) -> None:
+    """The clock is a parameter on SQLite only."""
+    assert _differing(database, lambda block: _parameters(block) - UNUSED.get(block.name, set())) == {}
 
 
 @pytest.mark.parametrize("database", OTHERS)
 def test_every_block_gives_the_same_columns(database: str) -> None:
-    assert _differing(database, lambda block: block.name in ONLY_THERE or _result(block.text)) == {}
+    assert _differing(database, lambda block: block.returns) == {}
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_header_declares_what_a_block_gives(database: str) -> None:
+    written = {name: _result(block.text) for name, block in load(database).items() if name not in ONLY_THERE}
+    declared = {name: [column.lower() for column in block.returns.names] for name, block in load(database).items()}
+    assert {name: found for name, found in written.items() if found != declared[name]} == {}
 
 
 @pytest.mark.parametrize("database", OTHERS)
@@ -88,7 +139,7 @@ def test_every_database_has_the_same_migrations(database: str) -> None:
 @pytest.mark.parametrize("database", DATABASES)
 def test_every_block_that_takes_rows_uses_them(database: str) -> None:
     for block in load(database).values():
-        assert bool(block.columns) == (":rows" in block.text or "@rows" in block.text), block.name
+        assert bool(block.rows.names) == bool(re.search(r":rows|@rows|unnest\(\s*\$1::", block.text)), block.name
 
 
 def _differing(database: str, fact: Callable[[Block], object]) -> Mapping[str, object]:
@@ -100,26 +151,14 @@ def _differing(database: str, fact: Callable[[Block], object]) -> Mapping[str, o
     }
 
 
-def _scalars(block: Block) -> set[str]:
-    """Return the parameters.
-
-    The clock is a parameter on SQLite only, a variable of the batch on SQL Server.
-    """
-    plain = re.sub(r"'[^']*'", "", re.sub(r"--.*", "", block.text))
-    names = set(re.findall(r"(?<![:\w@])[:@]([a-z_]+)", plain))
-    declared = {
-        name
-        for statement in re.findall(r"\bDECLARE\b.*?;", plain, re.DOTALL)
-        for name in re.findall(r"(?:DECLARE|,)\s*@(\w+)\s+\w", _outermost(statement))
-    }
-    return names - {"rows", "now"} - declared - UNUSED.get(block.name, set())
+def _parameters(block: Block) -> set[tuple[str, str]]:
+    return set(zip(block.parameters.names, block.parameters.kinds, strict=True)) - {("now", "instant")}
 
 
 def _result(text: str) -> list[str]:
     """Return the names of the result's columns, lower case; empty where a block only writes."""
-    text = re.sub(r"\bAS LastAttempt\b", "AS max", text)
     text = re.sub(r"--.*", "", text)
-    depth_zero = _outermost(text)
+    depth_zero = _outermost(text).partition("UNION ALL")[0]
     returning = re.search(r"\bRETURNING\b(.*)$", depth_zero, re.DOTALL)
     if returning:
         return _names(returning[1])

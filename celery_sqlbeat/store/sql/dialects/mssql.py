@@ -24,17 +24,15 @@ from celery_sqlbeat.store.sql.dialects.mssql_driver import (
 )
 from celery_sqlbeat.store.sql.dialects.mssql_faults import fault_of, is_no_driver, is_refused_login
 from celery_sqlbeat.store.sql.dialects.mssql_text import (
-    AT_ONCE,
     CLOCK,
-    batch_of,
     rows_as_json,
     scalar,
+    sizes_of,
     split_batches,
-    with_chains,
 )
 from celery_sqlbeat.store.sql.dialects.mssql_tokens import Token, Tokens, TokenUnavailable, identity_of, tokens_for
 from celery_sqlbeat.store.sql.faults import Fault
-from celery_sqlbeat.store.sql.session import Block, Row, Rows
+from celery_sqlbeat.store.sql.session import Block, Row, Rows, load_with_clock
 
 _NO_USER = "(with a new access token: is this identity a user of the database? grants.sql shows how it becomes one)"
 _MIGRATION_LOCK_MS = 600_000  # a migration of large tables may take long, and the others wait for it
@@ -52,7 +50,6 @@ class MssqlSession:
         self,
         connection: Any,
         blocks: Mapping[str, Block],
-        clock: str,
         lock_ms: int,
         null: Any = None,
         token: Token | None = None,
@@ -64,7 +61,6 @@ class MssqlSession:
         self.token = token  # what it was logged in with
         self._connection = connection
         self._blocks = blocks
-        self._clock = clock
         self._lock_ms = lock_ms
         self._timeout = connection.timeout
         self._control = connection.cursor()
@@ -88,15 +84,15 @@ class MssqlSession:
 
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run a named block and return what it gives; instants are aware datetimes in UTC."""
-        batch = batch_of(self._blocks[name], self._clock)
+        block = self._blocks[name]
+        values = [scalar(scalars[key]) for key in block.parameters.names]
         if rows is not None:
-            scalars["rows"] = rows_as_json(rows)
+            values.append(rows_as_json(rows))
         cursor = self._cursors.get(name)
         if cursor is None:
             cursor = self._cursors[name] = self._connection.cursor()
-            cursor.setinputsizes(batch.sizes)
-        values = (scalar(scalars[key]) for key in batch.names)
-        cursor.execute(batch.text, [self._null if value is None else value for value in values])
+            cursor.setinputsizes(sizes_of(block))
+        cursor.execute(block.text, [self._null if value is None else value for value in values])
         return _result(cursor)
 
     def script(self, text: str) -> None:
@@ -134,7 +130,9 @@ class Mssql:
     name = "mssql"
     single_statements_commit = True
     sessions_survive_fork = True
-    at_once = AT_ONCE
+    # What other databases do in a transaction of several blocks is one batch. It costs one round
+    # trip, and no process can be stopped in the middle with its rows locked.
+    at_once = frozenset({"start_at_once", "finish_at_once"})
 
     def __init__(
         self,
@@ -146,7 +144,7 @@ class Mssql:
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
-        self._clock = clock
+        self._blocks = load_with_clock(self.name, CLOCK, clock)
         self._pyodbc = pyodbc or load_pyodbc()
         identity = identity_of(url)
         self._tokens = tokens_for(identity) if identity is not None and tokens is None else tokens
@@ -169,7 +167,7 @@ class Mssql:
             connection.add_output_converter(SQL_GUID, _id)
             connection.add_output_converter(SQL_BIT, _bit)
             connection.execute(_session(lock_ms))
-            return MssqlSession(connection, with_chains(), self._clock, lock_ms, self._pyodbc.BinaryNull, token)
+            return MssqlSession(connection, self._blocks, lock_ms, self._pyodbc.BinaryNull, token)
         except BaseException:
             connection.close()
             raise

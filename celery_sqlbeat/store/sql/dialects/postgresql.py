@@ -21,18 +21,15 @@ from celery_sqlbeat.store.sql.dialects.postgresql_connection import (
     of_transaction,
 )
 from celery_sqlbeat.store.sql.dialects.postgresql_text import (
-    AT_ONCE,
     CLOCK,
     EdgeLoader,
-    arrays,
     filled,
     from_any_zone,
-    statement,
     to_utc,
-    with_chains,
+    values_of,
 )
 from celery_sqlbeat.store.sql.faults import READ_ONLY, Fault
-from celery_sqlbeat.store.sql.session import Block, Row, Rows, instant_positions
+from celery_sqlbeat.store.sql.session import Block, Row, Rows, load_with_clock
 
 TRANSACTIONS, SESSIONS = "transactions", "sessions"
 _PROBES = 5  # where server connections are given in turn, not every probe meets another one
@@ -44,12 +41,10 @@ _MIGRATION_SECONDS = 86_400.0
 class PostgresqlSession:
     """A session on a connection of our own."""
 
-    def __init__(self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], clock: str) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block]) -> None:
         self._connection = connection
         self._blocks = blocks
-        self._clock = clock
         self._usual_patience: float | None = None
-        self._instants: dict[str, tuple[int, ...]] = {}  # by block: which columns of its rows are instants
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -77,10 +72,7 @@ class PostgresqlSession:
 
     def _execute(self, name: str, rows: Rows | None, scalars: dict[str, Any]) -> psycopg.Cursor[Row]:
         block = self._blocks[name]
-        if rows is not None:
-            scalars.update(arrays(block, rows))
-        text, names = statement(block, self._clock)
-        return self._connection.execute(text, [scalars[name] for name in names])
+        return self._connection.execute(block.encoded, values_of(block, rows, scalars))
 
     def _rows_of(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
         if cursor.pgresult is None or not cursor.pgresult.nfields:  # the description would be made anew for each asking
@@ -93,11 +85,7 @@ class PostgresqlSession:
                 # next try reads it. Not from the start, since the driver's own loader is faster.
                 self._connection.adapters.register_loader("timestamptz", EdgeLoader)
             raise
-        if not rows:
-            return rows
-        if name not in self._instants:
-            self._instants[name] = instant_positions(tuple(column.name for column in cursor.description or ()))
-        return self._in_utc(rows, self._instants[name])
+        return self._in_utc(rows, self._blocks[name].returns.instants) if rows else rows
 
     _in_utc = staticmethod(to_utc)
 
@@ -130,10 +118,8 @@ class PooledSession(PostgresqlSession):
     No setting and no prepared statement may stay there: settings end with their transaction.
     """
 
-    def __init__(
-        self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], clock: str, settings: bytes
-    ) -> None:
-        super().__init__(connection, blocks, clock)
+    def __init__(self, connection: psycopg.Connection[Row], blocks: Mapping[str, Block], settings: bytes) -> None:
+        super().__init__(connection, blocks)
         connection.prepare_threshold = None
         self._settings = settings
 
@@ -146,15 +132,12 @@ class PooledSession(PostgresqlSession):
             return super()._execute(name, rows, scalars)
         # Sent as one message, both are one transaction and cost one round trip; such a message has
         # no parameters.
-        block = self._blocks[name]
-        if rows is not None:
-            scalars.update(arrays(block, rows))
-        return self._connection.execute(self._settings + self.filled(block, scalars))
+        return self._connection.execute(self._settings + self.filled(self._blocks[name], rows, scalars))
 
-    def filled(self, block: Block, scalars: Mapping[str, Any]) -> bytes:
+    def filled(self, block: Block, rows: Rows | None, scalars: Mapping[str, Any]) -> bytes:
         """Return a block with its values in the text."""
-        text, names = statement(block, self._clock)
-        return filled(text, [sql.Literal(scalars[name]).as_bytes(self._connection) for name in names])
+        values = values_of(block, rows, scalars)
+        return filled(block.encoded, [sql.Literal(value).as_bytes(self._connection) for value in values])
 
     def _rows_of(self, name: str, cursor: psycopg.Cursor[Row]) -> list[Row]:
         while cursor.nextset():
@@ -171,7 +154,9 @@ class Postgresql:
     errors = (psycopg.Error,)
     single_statements_commit = True
     sessions_survive_fork = True
-    at_once = AT_ONCE
+    # What other databases do in a transaction of several blocks is one statement. It costs one
+    # round trip: no BEGIN, no COMMIT.
+    at_once = frozenset({"start_at_once", "finish_at_once", "release_at_once"})
 
     def __init__(
         self,
@@ -182,7 +167,7 @@ class Postgresql:
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
-        self._clock = clock
+        self._blocks = load_with_clock(self.name, CLOCK, clock)
         self._connect = connect
 
     def connect(self) -> PostgresqlSession:
@@ -220,8 +205,8 @@ class Postgresql:
             connection.close()
             raise
         if is_ours:
-            return PostgresqlSession(connection, with_chains(), self._clock)
-        return PooledSession(connection, with_chains(), self._clock, of_transaction(milliseconds))
+            return PostgresqlSession(connection, self._blocks)
+        return PooledSession(connection, self._blocks, of_transaction(milliseconds))
 
     def pooling(self) -> str | None:
         """Return what a pooler before the server gives its clients; None where there is none."""

@@ -12,9 +12,9 @@ from typing import Any
 from celery_sqlbeat import environment
 from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.errors import DatabaseUnavailable, SchemaError, StoreError
-from celery_sqlbeat.store.sql.dialects.sqlite_values import after, decoded, flat, prepared, scalar, statements, text_of
+from celery_sqlbeat.store.sql.dialects.sqlite_values import after, decoded, flat, scalar, statements, text_of, with_rows
 from celery_sqlbeat.store.sql.faults import Fault
-from celery_sqlbeat.store.sql.session import Block, Clock, Row, Rows, instant_positions, load
+from celery_sqlbeat.store.sql.session import Block, Clock, Row, Rows, load
 
 OLDEST = (3, 35, 0)  # the first version with RETURNING
 _PAGES_PER_CHECKPOINT = 4000  # 16 MB: index pages that many commits touch reach the file once
@@ -96,10 +96,10 @@ class SqliteSession:
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run a named block and return what it gives; instants are aware datetimes in UTC."""
         block = self._blocks[name]
-        text, wanted = prepared(block, len(rows) if rows is not None else 0)
         scalars["now"] = self._now or text_of(self._clock())
-        values = [scalar(scalars[key]) for key in wanted]
+        text, values = block.text, [scalar(scalars[key]) for key in block.parameters.names]
         if rows is not None:
+            text = with_rows(text, len(values), len(block.rows.names), len(rows))
             values += flat(block, rows)
         try:
             cursor = self._connection.execute(text, values)
@@ -110,11 +110,7 @@ class SqliteSession:
                 # next try reads it.
                 self._connection.text_factory = _readable
             raise
-        if answer:
-            places = instant_positions(tuple(column[0] for column in cursor.description))
-            if places:
-                answer = decoded(answer, places)
-        return answer
+        return decoded(answer, block.returns.instants) if answer and block.returns.instants else answer
 
     def script(self, text: str) -> None:
         """Run a script of several statements, for migrations."""

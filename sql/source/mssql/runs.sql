@@ -1,0 +1,281 @@
+-- name: lock_claims
+-- rows: job_id, run_id
+-- returns: RunId
+-- What a beat may release without waiting for anybody, whose rows are locked then until the transaction ends. A missing
+-- row: somebody keeps the job's row or the run's locked, and it is passed by; or its history is gone. A locked job is
+-- told from a deleted one by the key of the primary index, which nobody locks who changes the row.
+DECLARE @free TABLE (RunId uniqueidentifier NOT NULL, JobClaimId uniqueidentifier NULL, ClaimId uniqueidentifier NULL);
+
+-- ClaimId is in no index, so that the rows themselves are locked.
+INSERT INTO @free (RunId, JobClaimId, ClaimId)
+SELECT p.run_id, j.ClaimId, r.ClaimId
+FROM p
+LEFT OUTER JOIN Jobs AS k WITH (INDEX (Jobs_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.Id = p.job_id
+LEFT OUTER JOIN Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+INNER JOIN JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
+WHERE j.Id IS NOT NULL OR k.Id IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT RunId FROM @free;
+
+-- part: ending_tables
+DECLARE @cutoff datetime2(6) = before(:now, :grace_seconds);
+DECLARE @ending TABLE (
+    JobId uniqueidentifier NOT NULL,
+    RunId uniqueidentifier NOT NULL,
+    ClaimId uniqueidentifier NULL,
+    Fence bigint NOT NULL,
+    StartedRetry int NULL,
+    State varchar(20) NOT NULL,
+    Exclusive bit NOT NULL,
+    Advances bit NOT NULL,
+    SeenNextRunTime datetime2(6) NULL,
+    RetrySeconds float(53) NULL,
+    NextSlot datetime2(6) NULL
+);
+DECLARE @released TABLE (
+    Id uniqueidentifier NOT NULL,
+    RetryAt datetime2(6) NULL,
+    NextRunTime datetime2(6) NULL,
+    PlannedAt datetime2(6) NULL,
+    DeleteRequested bit NOT NULL
+);
+
+-- part: release_jobs
+INSERT INTO @ending (JobId, RunId, ClaimId, Fence, StartedRetry, State, Exclusive, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
+SELECT
+    p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
+    -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
+    -- Its start does not lock the job, so its own row is locked here, before the job's.
+    CASE
+        WHEN r.Exclusive = 1 THEN p.retry_seconds
+        WHEN (SELECT b.State FROM JobRuns AS b WITH (UPDLOCK, ROWLOCK) WHERE b.RunId = p.run_id) <> 'running'
+            THEN p.retry_seconds
+    END,
+    -- An interval may be a century, so its days are added first.
+    CASE
+        WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
+        ELSE DATEADD(
+            MICROSECOND, ROUND(1000000 * (r.DelaySeconds - FLOOR(r.DelaySeconds)), 0),
+            DATEADD(
+                SECOND, FLOOR(r.DelaySeconds) - 86400 * FLOOR(r.DelaySeconds / 86400),
+                DATEADD(
+                    DAY, FLOOR(r.DelaySeconds / 86400),
+                    CASE WHEN r.ScheduledFor > :now THEN r.ScheduledFor ELSE :now END
+                )
+            )
+        )
+    END
+FROM p
+INNER JOIN JobRuns AS r ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+UPDATE j
+SET
+    LockedBy = NULL,
+    LockedAt = NULL,
+    ClaimedAt = NULL,
+    LeaseEndsAt = NULL,
+    PublishedAt = NULL,
+    StartedRetry = NULL,
+    Republishes = 0,
+    RunId = NULL,
+    ClaimId = NULL,
+    Fence = j.Fence + 1,
+    LastRunTime = CASE WHEN e.State IN ('success', 'dispatched') THEN :now ELSE j.LastRunTime END,
+    -- Slots that came due until then came due while it ran.
+    RanUntil = CASE WHEN e.RetrySeconds IS NULL AND j.StartedRetry IS NOT NULL THEN :now ELSE j.RanUntil END,
+    ReplaceAt = NULL,
+    RetryAt = CASE
+        WHEN e.Advances = 0 THEN j.RetryAt
+        ELSE after(:now, e.RetrySeconds)
+    END,
+    RetryRunId = CASE
+        WHEN e.Advances = 0 THEN j.RetryRunId
+        WHEN e.RetrySeconds IS NOT NULL THEN e.RunId
+    END,
+    -- Another NextRunTime than the claim saw is an operator's, and wins. Both may be NULL.
+    NextRunTime = CASE
+        WHEN
+            e.Advances = 1 AND e.RetrySeconds IS NULL
+            AND (j.NextRunTime = e.SeenNextRunTime OR (j.NextRunTime IS NULL AND e.SeenNextRunTime IS NULL))
+            THEN e.NextSlot
+        ELSE j.NextRunTime
+    END,
+    Enabled = CASE
+        WHEN
+            e.Advances = 1 AND e.RetrySeconds IS NULL AND e.NextSlot IS NULL
+            AND (j.NextRunTime = e.SeenNextRunTime OR (j.NextRunTime IS NULL AND e.SeenNextRunTime IS NULL))
+            THEN 0
+        ELSE j.Enabled
+    END,
+    DisabledReason = CASE
+        WHEN
+            e.Advances = 1 AND e.RetrySeconds IS NULL AND e.NextSlot IS NULL
+            AND (j.NextRunTime = e.SeenNextRunTime OR (j.NextRunTime IS NULL AND e.SeenNextRunTime IS NULL))
+            THEN N'finished'
+        ELSE j.DisabledReason
+    END
+OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested
+INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested)
+FROM @ending AS e
+INNER JOIN Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
+WHERE
+    j.RunId = e.RunId AND j.ClaimId = e.ClaimId AND j.Fence = e.Fence
+    AND j.LockedBy IS NOT NULL
+    AND (:only_unstarted = 0 OR j.StartedRetry IS NULL)
+    AND (e.StartedRetry IS NULL OR e.Exclusive = 0 OR j.StartedRetry = e.StartedRetry)
+    AND (:only_replaceable = 0 OR (j.Enabled = 1 AND j.ReplaceAt <= :now))
+    AND (
+        :only_ended = 0
+        -- Who found the lease ended before the run began cannot know that it began and ended again.
+        OR (j.LeaseEndsAt <= @cutoff AND (j.StartedRetry IS NULL OR e.State IN ('retry', 'dlq')))
+        -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
+        OR (e.Exclusive = 0 AND e.State IN ('retry', 'dlq'))
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- part: unforeseen
+SELECT
+    Id,
+    CASE
+        WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > :now AND DeleteRequested = 0 THEN 0
+        ELSE 1
+    END AS Unforeseen
+FROM @released
+
+-- part: closed_table
+DECLARE @closed TABLE (
+    RunId uniqueidentifier NOT NULL,
+    JobId uniqueidentifier NOT NULL,
+    Exclusive bit NOT NULL,
+    Doomed bit NOT NULL DEFAULT 0
+);
+
+-- part: close_runs
+UPDATE r
+SET
+    State = p.state,
+    PriorState = COALESCE(p.via, r.State),
+    Reason = p.reason,
+    PublishedAt = CASE WHEN p.state = 'dispatched' THEN COALESCE(r.PublishedAt, :now) ELSE r.PublishedAt END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN :now END,
+    DueAt = CASE
+        WHEN
+            p.retry_seconds IS NOT NULL
+            AND (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running'))
+            THEN after(:now, p.retry_seconds)
+    END,
+    Advances = CASE
+        WHEN p.state = 'dispatched' OR (r.Exclusive = 0 AND r.State = 'running') THEN 0
+        ELSE r.Advances
+    END,
+    Failures = r.Failures + p.failures,
+    LostLeases = r.LostLeases + p.lost_leases,
+    HeldBy = NULL,
+    LeaseEndsAt = NULL,
+    Error = p.error,
+    Traceback = p.traceback
+OUTPUT inserted.RunId, inserted.JobId, inserted.Exclusive INTO @closed (RunId, JobId, Exclusive)
+
+-- part: closing_runs
+INNER JOIN JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE
+    r.ClaimId = p.claim_id AND r.Fence = p.fence
+    AND (p.started_retry IS NULL OR r.StartedRetry = p.started_retry)
+    AND (p.released = 1 OR (r.Exclusive = 0 AND r.State = 'running'))
+    AND (
+        (r.State = 'claimed' AND p.state IN ('scheduled', 'dispatched', 'skipped', 'cancelled'))
+        -- What can never be published: only the beat that holds the claim knows that.
+        OR (:only_unstarted = 1 AND r.State = 'claimed' AND p.state IN ('retry', 'dlq'))
+        OR (
+            r.State = 'running'
+            -- Only its own worker may hand a run over that it has begun.
+            AND (p.state <> 'dispatched' OR (:only_unstarted = 0 AND :only_ended = 0))
+        )
+    )
+    -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
+    AND (
+        (:only_unstarted = 0 AND :only_ended = 0) OR r.Exclusive = 1 OR r.State = 'claimed'
+        OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND r.LeaseEndsAt <= @cutoff)
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- READUNCOMMITTED: the end of a run that overlapped others waits for nobody who keeps the job's row locked.
+UPDATE c
+SET Doomed = 1
+FROM @closed AS c
+INNER JOIN Jobs AS d WITH (READUNCOMMITTED) ON d.Id = c.JobId
+WHERE c.Exclusive = 0 AND d.DeleteRequested = 1
+OPTION (LOOP JOIN);
+
+-- name: release_jobs
+-- rows: job_id, run_id, claim_id, fence, started_retry, state, retry_seconds
+-- returns: Id, Unforeseen
+-- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
+-- or (only_ended) its lease was extended, or (only_replaceable) its next slot has not come, or the job is paused;
+-- or (started_retry) a later retry of Celery's has begun.
+-- Unforeseen: due at another instant than the claim planned, or due already, or to be deleted now that it is free; then
+-- the other beats must be told.
+-- include: ending_tables
+
+-- include: release_jobs
+
+-- include: unforeseen
+
+-- name: close_runs
+-- rows: run_id, claim_id, fence, started_retry, released, state, via, reason, retry_seconds, failures, lost_leases,
+--   error, traceback
+-- returns: RunId, Doomed
+-- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
+DECLARE @cutoff datetime2(6) = before(:now, :grace_seconds);
+-- include: closed_table
+
+-- include: close_runs
+FROM p
+-- include: closing_runs
+
+SELECT RunId, Doomed FROM @closed;
+
+-- name: finish_at_once
+-- rows: job_id, run_id, claim_id, fence, started_retry, state, via, reason, retry_seconds, failures, lost_leases,
+--   error, traceback
+-- returns: RunId, Doomed
+-- Ends runs and frees their jobs in one statement, and tells the other beats of what they cannot foresee: a job that is due
+-- at another instant than the claim planned, or already, or to be deleted now that it is free.
+-- A missing row: the run is not in these hands, its outcome is written already, or a later retry of Celery's has begun.
+-- It commits before it answers, so that a client that does not read the answer keeps no locks.
+-- include: ending_tables
+-- include: closed_table
+
+BEGIN TRANSACTION;
+
+-- include: release_jobs
+
+-- include: close_runs
+FROM (
+    SELECT
+        g.run_id, g.claim_id, g.fence, g.started_retry, g.state, g.via, g.reason, g.retry_seconds, g.failures,
+        g.lost_leases, g.error, g.traceback, CASE WHEN f.Id IS NULL THEN 0 ELSE 1 END AS released
+    FROM p AS g
+    LEFT OUTER JOIN @released AS f ON f.Id = g.job_id
+) AS p
+-- include: closing_runs
+
+IF
+    EXISTS (
+        SELECT 1
+        FROM (
+            -- include: unforeseen
+        ) AS u
+        WHERE u.Unforeseen = 1
+    )
+    OR EXISTS (SELECT 1 FROM @closed AS e WHERE e.Doomed = 1)
+BEGIN
+    -- include: bump_changes
+END;
+
+COMMIT TRANSACTION;
+
+SELECT RunId, Doomed FROM @closed;

@@ -1,0 +1,57 @@
+-- part: bump_changes
+BEGIN TRANSACTION;
+
+UPDATE Changes WITH (UPDLOCK, SERIALIZABLE) SET Counter = Counter + 1 WHERE Namespace = :namespace;
+
+IF @@ROWCOUNT = 0
+    INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1);
+
+COMMIT TRANSACTION;
+
+-- name: bump_changes
+-- The range lock keeps a second one out between the look and the insert.
+-- include: bump_changes
+
+-- name: note_node
+BEGIN TRANSACTION;
+
+UPDATE Nodes WITH (UPDLOCK, SERIALIZABLE)
+SET
+    CodeOwner = :code_owner,
+    CodeRelease = :code_release,
+    Queues = :queues,
+    BrokerFingerprint = :broker_fingerprint,
+    SkewSeconds = :skew_seconds,
+    Claimed = :claimed,
+    Tasks = COALESCE(:tasks, Tasks),
+    Details = COALESCE(:details, Details),
+    HeartbeatAt = :now,
+    StoppedAt = NULL
+WHERE Namespace = :namespace AND NodeId = :node_id;
+
+IF @@ROWCOUNT = 0
+    INSERT INTO Nodes (
+        NodeId, Namespace, Kind, Host, Pid, PackageVersion, CodeOwner, CodeRelease, Queues, BrokerFingerprint,
+        SkewSeconds, Claimed, Tasks, Details, StartedAt, HeartbeatAt
+    )
+    VALUES (
+        :node_id, :namespace, :kind, :host, :pid, :package_version, :code_owner, :code_release, :queues,
+        :broker_fingerprint, :skew_seconds, :claimed, :tasks, :details, :now, :now
+    );
+
+COMMIT TRANSACTION;
+
+SELECT :now AS HeartbeatAt;
+
+-- name: read_tasks
+SELECT n.NodeId, n.Tasks
+FROM p
+INNER JOIN Nodes AS n ON n.NodeId = p.node_id AND n.Namespace = :namespace;
+
+-- name: end_results
+UPDATE r
+SET ResultsEndedAt = :now
+OUTPUT inserted.:returns INTO @ended
+FROM p
+INNER JOIN JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);

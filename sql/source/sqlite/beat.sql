@@ -1,0 +1,3 @@
+-- What a beat reads and writes. The store puts a list of values in the place of `:rows`, and numbers it on from the
+-- parameters. `now` is the instant at which the transaction got its lock: who writes has locked everything.
+-- CROSS JOIN keeps the order in which it is written: row after row of a batch, and its partner by key.
