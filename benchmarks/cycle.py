@@ -14,6 +14,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import after_success
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
+from tests.support.claiming import claim_due
 
 JOBS = 10_000
 BATCH = 500
@@ -82,7 +83,7 @@ def _seconds_of_cycles(store: Store) -> float:
     gc.collect()
     begun = time.perf_counter()
     while done < JOBS:
-        claims = beat.claim(planner, BATCH, 15.0).claims
+        claims = claim_due(beat, planner, BATCH, 15.0).claims
         marked = beat.mark_published([(claim, claim.lease_seconds) for claim in claims]).done
         requests = [
             StartRequest(claim.run_id, claim.claim_id, claim.fence, start_id, 0)

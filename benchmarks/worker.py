@@ -18,6 +18,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.publisher import Publisher
 from celery_sqlbeat.store.beat_protocol import BeatStore
+from tests.support.claiming import claim_due
 
 MESSAGES = 3000
 ROUNDS = 3
@@ -52,7 +53,7 @@ class Shop:
             published += self._publish(beat, planner)
 
     def _publish(self, beat: BeatStore, planner: Planner) -> int:
-        claims = beat.claim(planner, 500, 300.0).claims
+        claims = claim_due(beat, planner, 500, 300.0).claims
         sent = self._publisher.publish(claims, time.monotonic() + 30)
         assert claims
         assert not sent.failed

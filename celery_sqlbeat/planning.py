@@ -1,9 +1,9 @@
 """Plan what becomes of due rows: the slot that each one fires, those it skips, its quarantine.
 
-Pure: it runs in the transaction of a claim, so it neither waits nor raises.
+Pure: it neither waits nor raises, and asks nobody.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -21,6 +21,7 @@ from celery_sqlbeat.model import (
     Advance,
     Attempt,
     Claim,
+    DueBatch,
     DueJob,
     GapRecord,
     LeftAttempt,
@@ -51,23 +52,19 @@ class Planner:
         self._ids = ids or Ids()
         self._code = code or {}
 
-    def __call__(
-        self, due: Sequence[DueJob], attempts: Mapping[str, Attempt], beside: Callable[[str], int] = lambda _: 0
-    ) -> Plan:
-        """Plan one batch; no row can stop the others.
-
-        `beside` counts the current runs of a job; asked only for jobs with `max_parallel`.
-        """
+    def __call__(self, due: DueBatch) -> Plan:
+        """Plan one batch; no row can stop the others."""
         plan = Plan([], [], [], [], [])
-        run_ids, claim_ids = self._ids.run_ids(len(due)), self._ids.claim_ids(len(due))
-        for job, run_id, claim_id in zip(due, run_ids, claim_ids, strict=True):
+        amount = len(due.jobs)
+        run_ids, claim_ids = self._ids.run_ids(amount), self._ids.claim_ids(amount)
+        for job, run_id, claim_id in zip(due.jobs, run_ids, claim_ids, strict=True):
             try:
                 definition = self._definition(job)
                 most = definition.policy.max_parallel if definition.policy.overlap == ALLOW else None
-                if most is not None and beside(job.job_id) >= most:
+                if most is not None and job.open_runs >= most:
                     self._pass_by(plan, job, definition)
                 else:
-                    self._plan_one(plan, job, definition, attempts, run_id, claim_id)
+                    self._plan_one(plan, job, definition, due.attempts, run_id, claim_id)
             except Exception as error:
                 # What was planned of a row before it turned out wrong is not written either.
                 plan.gaps[:] = [gap for gap in plan.gaps if gap.job_id != job.job_id]

@@ -4,10 +4,8 @@ A tick never raises because a row is locked, and never blocks for more than a fe
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from datetime import datetime, timezone
-from functools import partial
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from celery_sqlbeat import environment, events
@@ -19,10 +17,10 @@ from celery_sqlbeat.beat.withheld import UnknownTasks
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
 from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, DatabaseUncertain
-from celery_sqlbeat.model import Attempt, Claim, DueJob, Plan
+from celery_sqlbeat.model import Claim, Claimed, DueBatch, Plan
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Published, Publisher, Sending
-from celery_sqlbeat.store.beat_protocol import BeatStore, Claimed, Plans
+from celery_sqlbeat.store.beat_protocol import EVERY_SHARE, BeatStore
 
 CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 # Of the dispatch timeout, kept for recording a batch before another beat may take its claims.
@@ -41,7 +39,7 @@ class DispatchResult(NamedTuple):
     """What came of one batch."""
 
     something: bool
-    """Whether there were due rows; others may hold them."""
+    """Whether anything was written; what is due may be in the hands of others."""
     more: bool
     """Whether there may be more."""
 
@@ -52,7 +50,7 @@ class Dispatcher:
     def __init__(
         self,
         store: BeatStore,
-        plan: Plans,
+        plan: Callable[[DueBatch], Plan],
         publisher: Publisher,
         membership: BeatMembership,
         calls: EntryCalls,
@@ -74,8 +72,12 @@ class Dispatcher:
         self._unknown_tasks = unknown_tasks
         self._in_flight: _InFlightBatch | None = None
         self._unleasable: set[str] = set()
-        self._claimed_at = datetime.min.replace(tzinfo=timezone.utc)
-        """The server's clock when the last batch was read."""
+        self._is_crowded = False
+        """Whether more is due than one batch, so that beats share it."""
+        self._takes_all = False
+        """Whether the last batch had nothing of this beat's share, and was left to the others."""
+        self._besides: set[str] = set()
+        """The ids of jobs that full batches have missed."""
 
     def fire(self) -> DispatchResult:
         """Claim one batch while the broker confirms the one before it, and send it.
@@ -88,7 +90,8 @@ class Dispatcher:
                 return DispatchResult(False, False)
         # Counted on this process's clock from before the statement: no claim is older than that.
         until = self._clock() + self._dispatch_seconds
-        claimed = self._claim()
+        due, is_full = self._read_due()
+        claimed = self._claim(due)
         self.await_confirms()
         claims = self._unknown_tasks.sift(claimed.claims) if self._unknown_tasks else claimed.claims
         if claims:
@@ -96,42 +99,60 @@ class Dispatcher:
             self._in_flight = _InFlightBatch(claims, self._send(claims, until), until)
         if self._recorder.pending:
             self._recorder.record()
-        # The transaction is over: custom schedules may be asked now, for the next batch.
+        # What is locked would fill each batch, and hide what is due after it.
+        self._besides = self._besides | claimed.missed if is_full else set()
+        # Custom schedules may be asked now, for the next batch.
         questions = self._calls.questions
         has_answers = not questions.is_idle and questions.ask_new()
-        return DispatchResult(claimed.jobs_read > 0, has_answers or claimed.jobs_read >= self._batch_size)
+        return DispatchResult(claimed.is_news, has_answers or is_full)
 
-    def _claim(self) -> Claimed:
-        plan = partial(self._planned, self._membership.unleasable())
-        claimed = self._store.claim(plan, self._batch_size, self._dispatch_seconds, self._calls.claimable)
-        for quarantine in claimed.plan.quarantines:
+    def _read_due(self) -> tuple[DueBatch, bool]:
+        """Read a batch that this beat should claim, and whether there may be more.
+
+        Where more is due than one batch, each living beat takes the jobs of its share first. Where
+        the others have not taken theirs, it takes them after a lag.
+        """
+        share = self._membership.share() if self._is_crowded else EVERY_SHARE
+        due = self._store.due(self._batch_size, self._calls.claimable, share, self._besides)
+        is_full = len(due.jobs) >= self._batch_size
+        if share != EVERY_SHARE:
+            self._is_crowded = is_full
+            return due, is_full
+        if is_full and (share := self._membership.share()) != EVERY_SHARE:
+            own = [job for job in due.jobs if job.job_id[-1].lower() in share]
+            self._is_crowded, is_left = bool(own), not own and not self._takes_all
+            self._takes_all = is_left
+            if own or is_left:
+                return due._replace(jobs=own), bool(own)
+        return due, is_full
+
+    def _claim(self, due: DueBatch) -> Claimed:
+        claimed = self._store.claim(due, self._planned(due), self._dispatch_seconds)
+        for quarantine in claimed.quarantines:
             events.job_quarantined(job_name=quarantine.job_name, reason=quarantine.reason)
-        for gap in claimed.plan.gaps:
-            name = claimed.names.get(gap.job_id, gap.job_id)
-            events.slot_skipped(job_name=name, reason=gap.reason, slots=gap.slot_count, first=gap.first, last=gap.last)
+        if claimed.gaps:
+            names = {job.job_id: job.job_name for job in due.jobs}
+            for gap in claimed.gaps:
+                name = names[gap.job_id]
+                events.slot_skipped(
+                    job_name=name, reason=gap.reason, slots=gap.slot_count, first=gap.first, last=gap.last
+                )
         if claimed.claims:
-            self._tell_claims(claimed.claims)
+            self._tell_claims(claimed.claims, due.jobs[0].now)
         return claimed
 
-    def _tell_claims(self, claims: Sequence[Claim]) -> None:
+    def _tell_claims(self, claims: Sequence[Claim], now: datetime) -> None:
         first = [claim.slot.scheduled_for for claim in claims if claim.slot.continues is None]
         events.jobs_claimed(
             claims=len(claims),
             job_names=[claim.job_name for claim in claims],
-            lateness=[(self._claimed_at - slot).total_seconds() for slot in first],
+            lateness=[(now - slot).total_seconds() for slot in first],
         )
 
-    def _planned(
-        self,
-        unleasable: AbstractSet[str],
-        due: Sequence[DueJob],
-        attempts: Mapping[str, Attempt],
-        beside: Callable[[str], int],
-    ) -> Plan:
+    def _planned(self, due: DueBatch) -> Plan:
         """Plan a batch; runs whose leases no worker could keep go on beside each other."""
-        plan = self._plan(due, attempts, beside)
-        if due:
-            self._claimed_at = due[0].now
+        plan = self._plan(due)
+        unleasable = self._membership.unleasable() if plan.claims else frozenset()
         for index, claim in enumerate(plan.claims):
             if claim.task_name in unleasable:
                 plan.claims[index] = claim._replace(exclusive=False)

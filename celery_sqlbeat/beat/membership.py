@@ -14,6 +14,7 @@ from celery_sqlbeat.environment import THIS_MACHINE, Machine
 from celery_sqlbeat.errors import BrokerMismatch
 from celery_sqlbeat.model import Node, SeenNode, nodes
 from celery_sqlbeat.model.nodes import Queues, mark_in, names_in, nobody_has, read_queues
+from celery_sqlbeat.store.beat_protocol import EVERY_SHARE
 from celery_sqlbeat.store.protocols import NodeStore
 
 _MOST_MARKS = 100  # of worker releases whose tasks are remembered
@@ -40,6 +41,8 @@ class BeatMembership:
         self._alive_seconds = alive_seconds
         self._machine = machine
         self._known: tuple[float, list[tuple[SeenNode, Queues]]] | None = None
+        self._beats: list[str] = []
+        """The names of the living beats."""
         self.claimed = 0
         self._is_registered = False
         self._told: dict[str, Callable[[], object]] = {}
@@ -147,6 +150,13 @@ class BeatMembership:
             return False
         return any(names is not None and task_name in names for names in self._known_by(self._living(queue)))
 
+    def share(self) -> str:
+        """Return the last digits of the ids of the jobs that this beat is to claim first."""
+        self._workers()
+        beats = sorted({self.name, *self._beats})
+        place, digits = beats.index(self.name), len(EVERY_SHARE)
+        return EVERY_SHARE[place % digits :: min(len(beats), digits)]
+
     def _living(self, queue: str | None = None) -> list[SeenNode]:
         """Return the living workers, of this queue or of any."""
         return [
@@ -186,13 +196,15 @@ class BeatMembership:
         return any(queue in queues.consumed for node, queues in self._workers() if self._is_alive(node))
 
     def _is_alive(self, node: SeenNode) -> bool:
-        """Return whether a worker lives; a heartbeat in the future is no evidence of it."""
+        """Return whether a node lives; a heartbeat in the future is no evidence of it."""
         return node.stopped_at is None and -_OUT_OF_ORDER <= _silent_seconds(node) < self._alive_seconds
 
     def _workers(self) -> Iterable[tuple[SeenNode, Queues]]:
         now = self._machine.clock()
         if self._known is None or now - self._known[0] > _KNOWN_SECONDS:
-            workers = [node for node in self._nodes.seen(self._memory) if node.kind == "worker"]
+            seen = self._nodes.seen(self._memory)
+            workers = [node for node in seen if node.kind == "worker"]
+            self._beats = [node.node_id for node in seen if node.kind == "beat" and self._is_alive(node)]
             self._known = (now, [(node, read_queues(node.queues)) for node in workers])
             self._known_tasks.clear()
         return self._known[1]

@@ -3,8 +3,9 @@
 Rows of `Jobs`: due, in need of repair, or ended. Their text is not yet checked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 SCHEDULE = "schedule"  # the kinds of slot
@@ -142,6 +143,11 @@ class Plan(NamedTuple):
     advances: list[Advance]
     quarantines: list[Quarantine]
 
+    def only(self, job_ids: Collection[str]) -> "Plan":
+        """Return the part of the plan that concerns these jobs."""
+        parts: Iterator[Any] = ([row for row in rows if row.job_id in job_ids] for rows in self)
+        return Plan(*parts)
+
 
 class DueJob(NamedTuple):
     """A row of `Jobs` whose time has come, as `read_due` gives it.
@@ -178,6 +184,34 @@ class DueJob(NamedTuple):
     now: datetime
     """The server's clock when the row was read."""
     code_owner: str | None = None
+    version: int = 1
+    open_runs: int = 0
+    """How many runs of a job with `max_parallel` go on, or are on their way to a worker."""
+
+
+class DueBatch(NamedTuple):
+    """What was read of due jobs, and so what a claim compares with."""
+
+    jobs: Sequence[DueJob] = ()
+    attempts: Mapping[str, Attempt] = MappingProxyType({})
+    """The attempts that the next ones of these jobs continue, by run id."""
+
+
+class Claimed(NamedTuple):
+    """The outcome of a claim, without what somebody else changed, claimed or keeps locked."""
+
+    claims: list[Claim]
+    gaps: list[GapRecord]
+    quarantines: list[Quarantine]
+    missed: set[str]
+    """The ids of jobs that are not as they were read: nothing was written about them."""
+    advanced: int = 0
+    """How many jobs were moved on to a later slot."""
+
+    @property
+    def is_news(self) -> bool:
+        """Whether anything was written."""
+        return bool(self.claims or self.advanced or self.quarantines)
 
 
 class ReplaceableRun(NamedTuple):

@@ -4,20 +4,20 @@ A miss is an absence in the answer, not an exception. A TransientError is raised
 help.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from celery_sqlbeat.model import (
-    Attempt,
     Beside,
     Claim,
     Claimable,
+    Claimed,
     CodeImport,
     CodeRow,
     CodeState,
-    DueJob,
+    DueBatch,
     HeldLease,
     LivingRelease,
     Plan,
@@ -63,28 +63,11 @@ class NextDeadlines(NamedTuple):
         )
 
 
-Parallel = Callable[[str], int]
-"""How many runs of a job, by its id, go on beside each other."""
-Plans = Callable[[Sequence[DueJob], Mapping[str, Attempt], Parallel], Plan]
-
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ANY_VERSION = 0  # of a row; they count from 1
 ALL_JOBS = Claimable()
-
-
-class Claimed(NamedTuple):
-    """The outcome of a claim: what this beat holds now, the plan, and the jobs that were read."""
-
-    claims: list[Claim]
-    plan: Plan
-    names: Mapping[str, str]
-    """Of the jobs that were read, by their ids."""
-
-    @property
-    def jobs_read(self) -> int:
-        """How many jobs were read."""
-        return len(self.names)
+EVERY_SHARE = "0123456789abcdef"  # of jobs, by the last digit of their ids
 
 
 class Recorded(NamedTuple):
@@ -150,8 +133,20 @@ class Imported(NamedTuple):
 class BeatStore(Protocol):
     """What a beat needs. It cannot finish a run."""
 
-    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
-        """Claim a batch of due jobs; `plan` decides about each row between read and write."""
+    def due(
+        self, batch_size: int, claimable: Claimable = ALL_JOBS, share: str = EVERY_SHARE, besides: Collection[str] = ()
+    ) -> DueBatch:
+        """Read due jobs, of extra slots first. It locks nothing, and waits for no locked row.
+
+        `share`: only jobs whose id ends with one of these hexadecimal digits. `besides`: the ids of
+        jobs whose rows were locked a moment ago, where a read would find them again.
+        """
+
+    def claim(self, due: DueBatch, plan: Plan, dispatch_seconds: float) -> Claimed:
+        """Write what was planned of due jobs, where they are as they were read.
+
+        One transaction writes the claims and their runs, gaps, advances and quarantines.
+        """
 
     def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Recorded:
         """Record what the broker confirmed, with the seconds that each may stay queued.

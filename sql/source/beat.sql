@@ -1,38 +1,71 @@
 -- What a beat reads and writes. The files of beat.sql in the folders of the databases say how batches travel, what is
 -- locked, and what the clock is.
 
+-- part: open_runs
+(
+    SELECT count(*) FROM JobRuns AS o
+    WHERE
+        o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+        AND (
+            o.State IN ('claimed', 'running')
+            OR (
+                o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                AND o.PublishedAt > before(:now, :queued_seconds)
+            )
+        )
+) AS OpenRuns
+
+-- part: as_read
+Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND same(Jobs.Version, p.version)
+AND Jobs.LockedBy IS NULL AND Jobs.Quarantine IS NULL
+AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
+AND (same(Jobs.NextRunTime, p.next_run_time) OR same(after(Jobs.NextRunTime, 0.0), p.next_run_time))
+AND (same(Jobs.RetryAt, p.retry_at) OR same(after(Jobs.RetryAt, 0.0), p.retry_at))
+AND (
+    p.waiting_id IS NULL
+    OR EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = p.waiting_id AND r.State = p.waiting_state)
+)
+AND (
+    p.left_id IS NULL
+    OR EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = p.left_id AND r.State = p.left_state)
+)
+
 -- name: read_due
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
 --   LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, LeftRunId, WaitingRunId, PlannedAt,
---   RanUntil, Extra, Now, CodeOwner
--- Zero rows: nothing is due, or it is held by others.
+--   RanUntil, Extra, Now, CodeOwner, Version, OpenRuns
+-- Zero rows: nothing is due, or it is held by others. Nothing is locked: the claim compares what was read.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    RunId AS LeftRunId, RetryRunId AS WaitingRunId, PlannedAt, RanUntil,
-    0 AS Extra, :now AS Now, CodeOwner
-FROM Jobs
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
+    0 AS Extra, :now AS Now, j.CodeOwner, j.Version,
+    -- include: open_runs
+FROM Jobs AS j
 WHERE
-    Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
-    AND coalesce(RetryAt, NextRunTime) <= :now
-    AND (CodeKey IS NULL OR one_of(CodeKey, :code_keys))
+    j.Namespace = :namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND coalesce(j.RetryAt, j.NextRunTime) <= :now
+    AND (j.CodeKey IS NULL OR one_of(j.CodeKey, :code_keys))
     AND (
-        CodeOwner IS NULL
-        OR (:code_owner IN ('', CodeOwner) AND none_of(JobName, :other_entries))
+        j.CodeOwner IS NULL
+        OR (:code_owner IN ('', j.CodeOwner) AND none_of(j.JobName, :other_entries))
     )
-ORDER BY coalesce(RetryAt, NextRunTime)
+    AND (:share = '0123456789abcdef' OR instr(:share, lower(substr(j.Id, -1))) > 0)
+    AND none_of(j.Id, :besides)
+ORDER BY coalesce(j.RetryAt, j.NextRunTime)
 LIMIT :batch_size;
 
 -- name: read_outbox
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
 --   LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, LeftRunId, WaitingRunId, PlannedAt,
---   RanUntil, Extra, Now, CodeOwner
+--   RanUntil, Extra, Now, CodeOwner, Version, OpenRuns
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    1 AS Extra, :now AS Now, j.CodeOwner
+    1 AS Extra, :now AS Now, j.CodeOwner, j.Version,
+    -- include: open_runs
 FROM JobRuns AS r
 LOOP JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
@@ -43,6 +76,8 @@ WHERE
         j.CodeOwner IS NULL
         OR (:code_owner IN ('', j.CodeOwner) AND none_of(j.JobName, :other_entries))
     )
+    AND (:share = '0123456789abcdef' OR instr(:share, lower(substr(j.Id, -1))) > 0)
+    AND none_of(j.Id, :besides)
 ORDER BY r.DueAt
 LIMIT :batch_size;
 
@@ -59,14 +94,6 @@ SELECT
 FROM p
 LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id);
 
--- name: lock_attempts
--- rows: run_id
--- returns: RunId
--- Before a claim writes what it goes on with: here who writes has locked everything already. Always zero rows.
-WITH p AS (:rows)
-
-SELECT p.run_id AS RunId FROM p WHERE p.run_id IS NULL;
-
 -- name: read_attempt_numbers
 -- rows: job_id, scheduled_for, kind
 -- returns: JobId, ScheduledFor, Kind, LastAttempt
@@ -79,15 +106,17 @@ LOOP JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = key(p.schedule
 GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
--- rows: job_id, fence, run_id, claim_id, planned_at, replace_at
+-- rows: job_id, fence, version, next_run_time, retry_at, waiting_id, waiting_state, left_id, left_state,
+--   run_id, claim_id, planned_at, replace_at, claimed_at
 -- returns: Id
--- A missing row: another beat was faster.
+-- A missing row: the job, or an attempt that the next one continues, is not as it was read. An instant that was written
+-- by hand is compared as it was understood. ClaimedAt is when the job was read: its next slot may count from there.
 WITH p AS (:rows)
 
 UPDATE Jobs SET
     LockedBy = :beat,
     LockedAt = :now,
-    ClaimedAt = :now,
+    ClaimedAt = p.claimed_at,
     LeaseEndsAt = after(:now, :dispatch_seconds),
     PublishedAt = NULL,
     PlannedAt = p.planned_at,
@@ -99,8 +128,7 @@ UPDATE Jobs SET
     ClaimId = p.claim_id
 FROM p
 WHERE
-    Jobs.Id = key(p.job_id) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
-    AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
+    -- include: as_read
 RETURNING Jobs.Id;
 
 -- name: insert_runs
@@ -116,7 +144,7 @@ INSERT INTO JobRuns (
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
-    p.claim_id, :beat, :now, j.PlannedAt, p.delay_seconds,
+    p.claim_id, :beat, j.ClaimedAt, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
     p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, :now, p.max_runtime, p.max_parallel
 FROM p
@@ -135,7 +163,7 @@ UPDATE JobRuns SET
     Fence = j.Fence,
     ClaimId = p.claim_id,
     ClaimedBy = :beat,
-    ClaimedAt = :now,
+    ClaimedAt = j.ClaimedAt,
     PublishedAt = NULL,
     StartedBy = NULL,
     StartId = NULL,
@@ -210,8 +238,10 @@ FROM p
 LOOP JOIN Jobs AS j ON j.Id = key(p.job_id);
 
 -- name: advance_jobs
--- rows: job_id, fence, next_slot
--- Jobs that skip what was due. No next slot: the schedule has ended.
+-- rows: job_id, fence, version, next_run_time, retry_at, waiting_id, waiting_state, left_id, left_state,
+--   next_slot
+-- returns: Id
+-- Jobs that skip what was due. No next slot: the schedule has ended. A missing row: as in claim_jobs.
 WITH p AS (:rows)
 
 UPDATE Jobs SET
@@ -219,7 +249,9 @@ UPDATE Jobs SET
     Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
     DisabledReason = CASE WHEN p.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
 FROM p
-WHERE Jobs.Id = key(p.job_id) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
+WHERE
+    -- include: as_read
+RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
 -- rows: job_id, fence, reason text(1000)
@@ -323,21 +355,6 @@ WHERE
     AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.Republishes = p.republishes
     AND Jobs.LeaseEndsAt <= :now
 RETURNING RunId;
-
--- name: read_beside
--- returns: Runs
--- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
-SELECT count(*) AS Runs
-FROM JobRuns
-WHERE
-    JobId = uuid(:job_id) AND MaxParallel IS NOT NULL
-    AND (
-        State IN ('claimed', 'running')
-        OR (
-            State = 'dispatched' AND StartedAt IS NULL AND Reason IS NULL
-            AND PublishedAt > before(:now, :queued_seconds)
-        )
-    );
 
 -- name: read_replaceable
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,

@@ -18,6 +18,7 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Dialect
+from tests.support.claiming import claim_due
 
 PATIENCE_SECONDS = 60.0  # a crowd on a small machine waits long for its turn
 BATCH = 50
@@ -70,7 +71,7 @@ def claim_all(name: str) -> list[StartRequest]:
     beat = store.for_beat(name)
     meeting.barrier.wait(PATIENCE_SECONDS)
     found: list[StartRequest] = []
-    while claims := beat.claim(planner, BATCH, 15.0).claims:
+    while claims := claim_due(beat, planner, BATCH, 15.0).claims:
         left = claims
         while left:  # another beat's claim may look at the rows at this moment; then they are passed by
             busy = beat.mark_published([(claim, 120.0) for claim in left]).busy

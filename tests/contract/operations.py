@@ -21,6 +21,7 @@ from celery_sqlbeat.model import (
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_ended_lease, after_failure, after_success, released
 from celery_sqlbeat.store import Store
 from tests.contract.stepping import Side
+from tests.support.claiming import claim_due
 from tests.support.world import DISPATCH, NOON, World
 
 JOB = "job"
@@ -66,7 +67,7 @@ Operation = Callable[[Case, Actor], object]
 
 def claim(case: Case, me: Actor) -> object:
     """Return what one beat's look for due jobs gives."""
-    found = me.beat.claim(me.planner, 10, DISPATCH)
+    found = claim_due(me.beat, me.planner, 10, DISPATCH)
     return [(one.run_id, one.fence, one.slot) for one in found.claims]
 
 

@@ -17,8 +17,9 @@ from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql, PostgresqlSession
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import Fault
-from celery_sqlbeat.store.sql.session import Row, Rows
+from celery_sqlbeat.store.sql.session import Call, Row, Rows
 
+_READ_FOR_A_CLAIM = {"read_outbox", "read_due", "read_attempts"}
 READY, BLOCKED, ENDED = "ready", "blocked", "ended"
 _LOOK_SECONDS = 0.001  # a statement that takes longer may be waiting for a lock: ask the server
 _LOST_SECONDS = 30.0  # a step that takes longer hangs
@@ -73,7 +74,7 @@ class Side:
             except BaseException as error:
                 self.result = error
             finally:
-                self.gated = False
+                self.gated = self.in_transaction = False
                 self._arrived.put(ENDED)
 
         threading.Thread(target=run, daemon=True).start()
@@ -128,11 +129,23 @@ class SteppedSession:
         self._ends = (
             name == "bump_changes"
         )  # the last statement of every transaction that has it: one turn with the commit
-        return cast(list[Row], self._turn(lambda: self._inner.fetch(name, rows, **scalars)))
+        answer = cast(list[Row], self._turn(lambda: self._inner.fetch(name, rows, **scalars)))
+        # A claim compares what it read: in serial orders the reading belongs to its transaction.
+        self._side.in_transaction |= name in _READ_FOR_A_CLAIM
+        return answer
+
+    def fetch_together(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Give each block a turn of its own."""
+        return [self.fetch(call.block, call.rows, **call.scalars) for call in calls]
 
     def by_hand(self, text: str, values: Sequence[object]) -> None:
         """Write what an operator writes."""
-        self._turn(lambda: self._inner._connection.execute(cast(Any, text), values))
+
+        def write() -> None:
+            self._inner._send_begin()
+            self._inner._connection.execute(cast(Any, text), values)
+
+        self._turn(write)
 
     def commit(self) -> None:
         if self._ends:

@@ -27,6 +27,7 @@ from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.beat_protocol import CodeTally, Imported, NewestRelease
 from celery_sqlbeat.store.protocols import JobQuery
+from tests.support.claiming import claim_due
 from tests.support.world import NOON, World
 
 LIVE = 100.0
@@ -355,9 +356,9 @@ def test_a_beat_claims_the_jobs_of_its_app_and_those_of_none(world: World) -> No
     world.add_slot(world.job("office-job")["id"])
     assert store.next_deadlines(shop).outbox_at is None and store.next_deadlines().outbox_at == NOON
     world.later(60)
-    assert {claim.job_name for claim in store.claim(world.planner, 10, 15.0, shop).claims} == {"shop-job", "dbas"}
+    assert {claim.job_name for claim in claim_due(store, world.planner, 10, 15.0, shop).claims} == {"shop-job", "dbas"}
     assert store.next_deadlines(shop).due_at is None
-    (claim,) = store.claim(world.planner, 10, 15.0, Claimable("office")).claims
+    (claim,) = claim_due(store, world.planner, 10, 15.0, Claimable("office")).claims
     assert claim.job_name == "office-job"
 
 
@@ -365,8 +366,8 @@ def test_a_beat_leaves_to_another_living_beat_what_only_that_one_has(world: Worl
     beat.imports({"mine": MINUTE, "theirs": MINUTE})
     world.later(60)
     mine = Claimable("shop", (), ["theirs"])
-    assert world.beat.claim(world.planner, 10, 15.0, Claimable("shop", (), (), ["no other"])).claims == []
-    assert [claim.job_name for claim in world.beat.claim(world.planner, 10, 15.0, mine).claims] == ["mine"]
+    assert claim_due(world.beat, world.planner, 10, 15.0, Claimable("shop", (), (), ["no other"])).claims == []
+    assert [claim.job_name for claim in claim_due(world.beat, world.planner, 10, 15.0, mine).claims] == ["mine"]
     assert world.beat.next_deadlines(mine).due_at is None and world.beat.next_deadlines().due_at == NOON + timedelta(
         minutes=1
     )
@@ -519,7 +520,7 @@ def test_what_is_not_text_is_claimed_only_by_a_beat_that_has_it(world: World, be
     assert (row["schedule"], row["args"]) == ("every 1m", None) and row["codekey"]
     world.later(60)
     assert world.claim().claims == []
-    (claim,) = world.beat.claim(world.planner, 10, 15.0, Claimable(code_keys=[row["codekey"]])).claims
+    (claim,) = claim_due(world.beat, world.planner, 10, 15.0, Claimable(code_keys=[row["codekey"]])).claims
     assert claim.code_key == row["codekey"]
 
 
@@ -561,7 +562,8 @@ def test_a_custom_schedule_is_asked_at_each_claim_by_a_beat_that_has_it(world: W
 
     def claims() -> list[str]:
         return [
-            claim.job_name for claim in world.beat.claim(planner, 10, 15.0, Claimable(code_keys=list(slots))).claims
+            claim.job_name
+            for claim in claim_due(world.beat, planner, 10, 15.0, Claimable(code_keys=list(slots))).claims
         ]
 
     assert claims() == []  # asked, and not due yet

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from celery_sqlbeat.model import Claimable
+from tests.support.claiming import claim_due
 from tests.support.world import DISPATCH, NOON, World
 
 
@@ -82,7 +83,7 @@ def test_a_batch_is_the_earliest_due_and_no_larger_than_asked(world: World) -> N
 def test_a_job_of_code_is_claimed_only_by_a_beat_that_has_the_code(world: World) -> None:
     world.add(CodeKey="abc")
     assert world.claim().claims == []
-    assert len(world.beat.claim(world.planner, 500, DISPATCH, Claimable(code_keys=["x", "abc"])).claims) == 1
+    assert len(claim_due(world.beat, world.planner, 500, DISPATCH, Claimable(code_keys=["x", "abc"])).claims) == 1
 
 
 def test_the_message_gets_what_the_row_says(world: World) -> None:

@@ -31,6 +31,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import DLQ, RETRY, Ending, after_success
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import open_store
+from tests.support.claiming import claim_due
 
 # Click before 8.2 mixes standard error into the output unless it is told not to; later ones cannot
 # be told.
@@ -227,7 +228,7 @@ class Shop:
         ids = Ids()
         self.beat.jobs.run_now(name)
         planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
-        claims = self.store.for_beat("beat-1").claim(planner, 10, 15.0).claims
+        claims = claim_due(self.store.for_beat("beat-1"), planner, 10, 15.0).claims
         (claim,) = (claim for claim in claims if claim.job_name == name)
         self.store.for_beat("beat-1").mark_published([(claim, 120.0)])
         request = StartRequest(claim.run_id, claim.claim_id, claim.fence, ids.random_id(), 0)

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from celery_sqlbeat.store import Store, dialect_for
 from celery_sqlbeat.store.beat_protocol import Recorded
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import Breaker
-from celery_sqlbeat.store.sql.session import Dialect
+from celery_sqlbeat.store.sql.session import Call, Dialect
 from tests.contract.conftest import Place
 from tests.servers import server
 from tests.support.world import NOON, World
@@ -91,6 +91,9 @@ class CutSession:
             return self._inner.fetch(name, rows, **scalars)
         return self._cut(lambda: self._inner.fetch(name, rows, **scalars))
 
+    def fetch_together(self, calls: Sequence[Call]) -> Any:
+        return [self.fetch(call.block, call.rows, **call.scalars) for call in calls]
+
     def commit(self) -> None:
         self._cut(self._inner.commit)
         self._in_transaction = False
@@ -136,6 +139,7 @@ def write_by_hand(session: Any, text: str, *values: Any) -> None:
     if name_of(session) == "postgresql":
         numbers = itertools.count(1)
         text = re.sub(r"\?", lambda _: f"${next(numbers)}", text)
+        session._send_begin()
     session._connection.execute(text, values)
 
 

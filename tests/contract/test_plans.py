@@ -26,6 +26,7 @@ from celery_sqlbeat.store.sql.dialects.postgresql_text import values_of
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Columns, Rows, load
 from tests.contract.conftest import POOLED
+from tests.support.claiming import claim_due
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ IDS = Ids()
 COMPUTED = r"SCAN (p|s|leased|json_each|\d+ CONSTANT ROW|CONSTANT ROW|\d+-ROW|\(subquery)"
 SCOPE = {"namespace": "default"}
 CLAIMABLE = {**SCOPE, "code_owner": "shop", "code_keys": ["abc"], "other_entries": ["other"]}
-CODE = {**CLAIMABLE, "batch_size": BATCH}
+DUE = {**CLAIMABLE, "batch_size": BATCH, "share": "048c", "besides": [IDS.random_id()], "queued_seconds": 3600.0}
 RELEASE = {"only_unstarted": 0, "only_ended": 0, "only_replaceable": 0, "grace_seconds": 0.0}
 
 
@@ -57,10 +58,11 @@ def batch(database: str, block: str) -> Rows | None:
 KEYS = {"jobs_pkey", "jobruns_pkey"}
 Asked = dict[str, tuple[dict[str, Any], set[str]]]
 STATEMENTS: Asked = {
-    "read_due": (CODE, {"jobs_due"}),
-    "read_outbox": (CODE, {"jobruns_outbox", "jobs_pkey"}),
+    "read_due": (DUE, {"jobs_due", "jobruns_beside"}),
+    "read_outbox": (DUE, {"jobruns_outbox", "jobs_pkey", "jobruns_beside"}),
     "read_attempts": ({}, {"jobruns_pkey"}),
-    "claim_jobs": ({"beat": "b", "dispatch_seconds": 15.0}, {"jobs_pkey"}),
+    "claim_jobs": ({"beat": "b", "dispatch_seconds": 15.0}, KEYS),
+    "advance_jobs": ({}, KEYS),
     "insert_runs": ({"beat": "b"}, KEYS),
     "reopen_runs": ({"beat": "b"}, KEYS),
     "mark_published": ({}, {"jobs_pkey"}),
@@ -327,7 +329,7 @@ class _Fleet:
 
     def claim(self) -> list[Claim]:
         """Claim a batch of what is due."""
-        return self.beat.claim(self._planner, BATCH, 15.0).claims
+        return claim_due(self.beat, self._planner, BATCH, 15.0).claims
 
     def updates_by(self, work: Callable[[], object]) -> tuple[int, ...]:
         """Return the updates of jobs that this makes, in pages that have room.

@@ -28,6 +28,7 @@ from celery_sqlbeat.store.sql.dialects.postgresql import PooledSession, Postgres
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import Fault
 from tests.pgbouncer import Pooler, pgbouncer
+from tests.support.claiming import claim_due
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,7 @@ def fire(store: Store, names: list[str], worker: str = "worker") -> int:
     store.for_admin().write_jobs([AddJob(draft._replace(job_name=name)) for name in names])
     beat, hands = store.for_beat(f"beat of {worker}"), store.for_worker(worker)
     beat.next_deadlines()
-    claims = beat.claim(PLANNER, 500, 15.0).claims
+    claims = claim_due(beat, PLANNER, 500, 15.0).claims
     beat.mark_published([(claim, 120.0) for claim in claims])
     begun = hands.start([StartRequest(c.run_id, c.claim_id, c.fence, IDS.random_id(), 0) for c in claims])
     assert hands.extend([(run, 120.0) for run in begun.values()]).lost == set()

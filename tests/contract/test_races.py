@@ -23,6 +23,7 @@ from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Session
 from tests.contract import crowd
 from tests.contract.conftest import RACING, Place
+from tests.support.claiming import claim_due
 from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, earliest
 
 pytestmark = pytest.mark.parametrize("place", RACING, indirect=True)
@@ -132,7 +133,7 @@ class Race:
         return lambda store: store.for_beat("beat-1").mark_dispatched([claim]).done
 
     def claim(self, beat: str = "beat-2") -> Callable[[Store], list[Claim]]:
-        return lambda store: store.for_beat(beat).claim(self.world.planner, 500, DISPATCH).claims
+        return lambda store: claim_due(store.for_beat(beat), self.world.planner, 500, DISPATCH).claims
 
     def take_over(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
         """Reclaim what has ended by now, as a beat decides before the race."""
@@ -463,7 +464,7 @@ def test_eight_threads_claim_and_start_each_of_thousands_of_rows_once(place: Pla
         beat, worker = store.for_beat(f"beat-{number}"), store.for_worker(f"worker-{number}")
         together.wait(DEADLINE_SECONDS)
         while True:
-            claims = beat.claim(world.planner, crowd.BATCH, DISPATCH).claims
+            claims = claim_due(beat, world.planner, crowd.BATCH, DISPATCH).claims
             claimed.extend(claim.run_id for claim in claims)
             messages.extend([world.request(claim) for claim in claims for _ in range(2)])  # each comes twice
             batch: dict[str, StartRequest] = {}

@@ -88,7 +88,7 @@ def test_a_claim_that_is_refused_sets_one_row_aside_and_claims_the_others(world:
     with refusing(world, names[4], "NEW.LockedBy IS NOT NULL"):
         claimed = world.claim()
         assert {claim.job_name for claim in claimed.claims} == set(names) - {names[4]}
-        assert [quarantine.job_name for quarantine in claimed.plan.quarantines] == [names[4]]
+        assert [quarantine.job_name for quarantine in claimed.quarantines] == [names[4]]
         assert "the shop says no" in world.job(names[4])["quarantine"]
         assert world.runs(names[4]) == []
         assert world.claim().claims == []

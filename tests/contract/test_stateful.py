@@ -29,6 +29,7 @@ import tests.support.hypothesis_profile  # noqa: F401  # loads it
 from celery_sqlbeat.model import Claim, HeldLease, NewRun, StartedRun, StartRequest, lifecycle
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, Republish, after_failure, after_lost_lease, released
 from tests.contract.conftest import Place
+from tests.support.claiming import claim_due
 from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant
 
 EXAMPLES = {"sqlite": 150, "postgresql": 40, "mssql": 20}
@@ -189,8 +190,8 @@ class Walk(RuleBasedStateMachine):
         self.claim(beat)
 
     def claim(self, beat: int) -> list[Claim]:
-        claims = self.beats[beat].claim(self.planner, 500, DISPATCH)
-        assert not claims.plan.quarantines
+        claims = claim_due(self.beats[beat], self.planner, 500, DISPATCH)
+        assert not claims.quarantines
         names = [claim.job_name for claim in claims.claims]
         assert len(names) == len(set(names)), "G9: one slot of a job at a time"
         made = sorted(claims.claims, key=lambda claim: claim.job_name)

@@ -17,6 +17,7 @@ from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store.protocols import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import Shop, assert_clean, wait_for
+from tests.support.claiming import claim_due
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ LONGEST_LEASE = 60.0  # seconds: of a new beat's patience with living workers, a
 def claim(shop: Shop) -> dict[str, Claim]:
     """Claim what is due, as a beat does that dies before it publishes."""
     planner = Planner(Rules(policies_from_setting({}), "UTC", 12.0, 3))
-    claimed = shop.store.for_beat("beat that died").claim(planner, 100, 3.0)
+    claimed = claim_due(shop.store.for_beat("beat that died"), planner, 100, 3.0)
     return {each.job_name: each for each in claimed.claims}
 
 

@@ -31,6 +31,7 @@ from celery_sqlbeat.publish.publisher import Publisher
 from celery_sqlbeat.store.protocols import JobQuery
 from tests.support.beats import LONG, Beat, Shop, wait_for
 from tests.support.brokers import Place
+from tests.support.claiming import claim_due
 
 LEASE, HEARTBEAT, FAILURES = 6.0, 1.0, 3  # seconds; room for a busy machine, and short enough to wait for its end
 PATIENCE = 60.0  # seconds; far more than anything here takes on a machine that is not busy
@@ -194,8 +195,8 @@ class WorkerShop(Shop):
             conf["sqlbeat_lock_timeout"],
             conf["sqlbeat_max_retries"],
         )
-        claimed = self.store.for_beat("beat of the test").claim(Planner(rules), 1000, 15.0)
-        assert not claimed.plan.quarantines
+        claimed = claim_due(self.store.for_beat("beat of the test"), Planner(rules), 1000, 15.0)
+        assert not claimed.quarantines
         return {claim.job_name: claim for claim in claimed.claims}
 
     def publish(self, *claims: Claim, store_id: str = "", namespace: str = "", mark: bool = True) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, cast
 
 from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.model import DueJob
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite, SqliteSession
 from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
@@ -23,6 +24,9 @@ from tests.simulation.hub import Hub, Killed, Process
 from tests.simulation.rows import JobRow, RunRow, columns
 
 LOST = "disk I/O error"  # the text by which the store knows a lost connection
+
+
+_NOW = DueJob._fields.index("now")
 
 
 class Call(NamedTuple):
@@ -41,6 +45,9 @@ class Watcher(Protocol):
 
     def statement(self, process: Process, name: str) -> None:
         """Note that a statement is about to run."""
+
+    def due_read(self, process: Process, name: str, instants: set[str | None]) -> None:
+        """Note that a beat has read due jobs, at these instants of the server's clock."""
 
     def committed(self, process: Process, sent_at: float, calls: list[Call], changes: list[Change], now: str) -> None:
         """Note that a transaction changed rows."""
@@ -235,6 +242,8 @@ class LinkSession(SqliteSession):
             self._server.calls.append(Call(name, rows or [], scalars))
             return super().fetch(name, rows, **scalars)
         found = super().fetch(name, rows, **scalars)
+        if name in ("read_outbox", "read_due"):
+            self._server.watcher.due_read(self._link.process, name, {text_of(row[_NOW]) for row in found})
         self._link.answered()
         return found
 

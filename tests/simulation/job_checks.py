@@ -94,10 +94,6 @@ class JobChecks:
             text = f"the next slot of {new.job_name} is {new.next_run_time}, not later than {old.next_run_time}"
             self._fail("G8", f"{call.block}: {text}", new.id)
 
-    def _is_now(self, what: str, value: str | None, now: str, job: JobRow) -> None:
-        if value != now:
-            self._fail("G8", f"{what} of {job.job_name} is {value}, by the server's clock it is {now}", job.id)
-
     def _lasts(self, job: JobRow, now: str, seconds: float) -> None:
         if job.lease_ends_at is None or abs(seconds_from(now, job.lease_ends_at) - seconds) > _SLACK:
             self._fail("G8", f"the lease of {job.job_name} ends at {job.lease_ends_at}, not {seconds} s later", job.id)
@@ -117,20 +113,23 @@ class JobChecks:
     def _claimed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
         if old.locked_by is not None:
             self._fail("G1", f"{process.name} claimed {new.job_name}, which {old.locked_by} holds", new.id)
+        read_at = new.claimed_at or now  # the clock may have been set since
         due = old.retry_at or old.next_run_time
         waiting = any(
-            run.job_id == old.id and run.due_at is not None and run.due_at <= now for run in self._ledger.runs.values()
+            run.job_id == old.id and run.due_at is not None and run.due_at <= read_at
+            for run in self._ledger.runs.values()
         )
         may_run = old.enabled or (old.disabled_reason == "finished" and waiting)  # an extra slot after the last one
         if not may_run or old.quarantine is not None:
             self._fail("G2", f"{process.name} claimed {new.job_name}, which is disabled", new.id)
-        if not waiting and (due is None or due > now):
-            self._fail("G2", f"{process.name} claimed {new.job_name} at {now}, which is due at {due}", new.id)
+        if not waiting and (due is None or due > read_at):
+            self._fail("G2", f"{process.name} claimed {new.job_name} at {read_at}, which is due at {due}", new.id)
         if new.fence <= old.fence:
             self._fail("G4", f"a claim of {new.job_name} did not raise the fence", new.id)
         if new.fence <= self._last_fence:
             self._fail("G4", f"a claim of {new.job_name} has a fence that an earlier job of its name had", new.id)
-        self._is_now("the instant of the claim", new.claimed_at, now, new)
+        if new.claimed_at not in self._ledger.read_at.get(process.name, ()):
+            self._fail("G8", f"a claim of {new.job_name} is dated {new.claimed_at}, when it was not read", new.id)
         self._lasts(new, now, self._ledger.settings.dispatch_timeout)
 
     def _marked(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:

@@ -91,6 +91,8 @@ class Ledger:
     """Messages of which their beats cannot know whether the broker has them, by run and fence."""
     claimed: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a run was claimed, by run and fence: by no clock that can be set."""
+    read_at: dict[str, set[str | None]] = field(default_factory=dict)
+    """When each beat read the due jobs of its batch, by the server's clock."""
     unleased: dict[str, int] = field(default_factory=dict)
     """The fence of the latest message of each run whose queue no worker consumes that keeps
     leases."""

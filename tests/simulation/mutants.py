@@ -18,6 +18,12 @@ BYSTANDERS = "celery_sqlbeat/beat/republish_evidence.py"
 EVIDENCE = "celery_sqlbeat/beat/evidence.py"
 KEEPER = "celery_sqlbeat/worker/lease/manager.py"
 CLAIM_BATCH = "celery_sqlbeat/store/sql/claim_batch.py"
+DUE_WHERE = "j.Namespace = :namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL\n"
+DUE_AT = "    AND coalesce(j.RetryAt, j.NextRunTime) <= :now"
+AS_READ = "Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND same(Jobs.Version, p.version)\n"
+FREE = "AND Jobs.LockedBy IS NULL AND Jobs.Quarantine IS NULL\n"
+ENABLED = "AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')\n"
+SAME_SLOT = "AND (same(Jobs.NextRunTime, p.next_run_time) OR same(after(Jobs.NextRunTime, 0.0), p.next_run_time))\n"
 
 _NO_TRIGGER = "CREATE TRIGGER Jobs_Deleted AFTER DELETE ON Jobs\nWHEN OLD.Fence < 0"
 _OWN_NEXT = "same(Jobs.NextRunTime, r.SeenNextRunTime) THEN r.NextSlot"
@@ -91,33 +97,14 @@ MUTANTS = (
     ),
     _mutant(
         "claim ignores LockedBy",
-        (
-            BEAT_SQL,
-            "Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL\n"
-            "    AND coalesce(RetryAt, NextRunTime) <= :now",
-            "Namespace = :namespace AND Enabled = 1 AND Quarantine IS NULL\n"
-            "    AND coalesce(RetryAt, NextRunTime) <= :now",
-        ),
-        (
-            BEAT_SQL,
-            "Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL\n    AND (Jobs.Enabled",
-            "Jobs.Fence = p.fence\n    AND (Jobs.Enabled",
-        ),
+        (BEAT_SQL, DUE_WHERE + DUE_AT, DUE_WHERE.replace(" AND j.LockedBy IS NULL", "") + DUE_AT),
+        (BEAT_SQL, AS_READ + FREE, AS_READ + "AND Jobs.Quarantine IS NULL\n"),
     ),
-    _mutant(
-        "claim ignores RetryAt",
-        (BEAT_SQL, "    AND coalesce(RetryAt, NextRunTime) <= :now", "    AND NextRunTime <= :now"),
-    ),
+    _mutant("claim ignores RetryAt", (BEAT_SQL, DUE_AT, "    AND j.NextRunTime <= :now")),
     _mutant(
         "claim ignores Enabled",
-        (
-            BEAT_SQL,
-            "Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL\n"
-            "    AND coalesce(RetryAt, NextRunTime) <= :now",
-            "Namespace = :namespace AND LockedBy IS NULL AND Quarantine IS NULL\n"
-            "    AND coalesce(RetryAt, NextRunTime) <= :now",
-        ),
-        (BEAT_SQL, "    AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')\nRETURNING", "RETURNING"),
+        (BEAT_SQL, DUE_WHERE + DUE_AT, DUE_WHERE.replace(" AND j.Enabled = 1", "") + DUE_AT),
+        (BEAT_SQL, AS_READ + FREE + ENABLED, AS_READ + FREE),
     ),
     _mutant(
         "reclaim without the ended-lease test",
@@ -208,7 +195,7 @@ MUTANTS = (
     ),
     _mutant(
         "host clock instead of server clock",
-        (BEAT_SQL, "    ClaimedAt = :now,\n    LeaseEndsAt", "    ClaimedAt = datetime('now'),\n    LeaseEndsAt"),
+        (BEAT_SQL, "after(:now, :dispatch_seconds)", "after(datetime('now'), :dispatch_seconds)"),
     ),
     _mutant(
         "reclaim at once after an outage",
@@ -227,15 +214,36 @@ MUTANTS = (
         ),
     ),
     _mutant(
+        "claim by what was read, whatever an operator has changed since",
+        (
+            BEAT_SQL,
+            AS_READ + FREE + ENABLED + SAME_SLOT,
+            "Jobs.Id = p.job_id AND Jobs.Fence = p.fence\n" + FREE + ENABLED,
+        ),
+    ),
+    _mutant(
+        "claim an attempt in whatever state it is now",
+        (
+            CLAIM_BATCH,
+            "*((waiting.run_id, waiting.state) if waiting else (None, None)),",
+            "None, None,",
+        ),
+    ),
+    _mutant(
         "slot record and claim in two transactions",
         (
             CLAIM_BATCH,
-            "    new = [_new_run(c) for c in claims if not c.slot.same_run]\n",
-            "    session.commit()\n    session.begin()\n"
-            "    new = [_new_run(c) for c in claims if not c.slot.same_run]\n",
+            "    answers = iter(session.fetch_together([call for call in calls if call.rows]))\n",
+            "    def run(call: Call) -> Any:\n"
+            "        answer = session.fetch(call.block, call.rows, **call.scalars)\n"
+            "        if call.block == 'claim_jobs':\n"
+            "            session.commit()\n"
+            "            session.begin()\n"
+            "        return answer\n\n"
+            "    answers = iter([run(call) for call in calls if call.rows])\n",
         ),
     ),
-    _mutant("a skipped gap not recorded", (CLAIM_BATCH, '("insert_gaps", gaps),', '("insert_gaps", []),')),
+    _mutant("a skipped gap not recorded", (CLAIM_BATCH, '"insert_gaps", gaps', '"insert_gaps", []')),
     _mutant(
         "retry message of self.retry() treated as a duplicate",
         (STARTS_SQL, "                OR Jobs.StartedRetry < r.celery_retries\n", ""),

@@ -92,13 +92,13 @@ class RunChecks:
 
     def _first_or_next(self, call: Call, new: RunRow, before: JobRow | None, now: str) -> None:
         row = next(row for row in call.rows if row[0] == new.run_id)
-        if before is None or new.claimed_at != now:
+        if before is None or not any(new.claimed_at in instants for instants in self._ledger.read_at.values()):
             self._fail("G8", f"a claim of {new.job_name} is dated {new.claimed_at}", new.job_id)
             return
         earlier = self._attempts(new)
         continued = row[_CONTINUES]
         if continued is None:
-            self._fresh(new, before, earlier, now)
+            self._fresh(new, before, earlier, new.claimed_at or now)  # planned as of its reading
             return
         last = earlier[-1] if earlier else None
         if last is not None and self._may_repeat(new):

@@ -27,6 +27,11 @@ class Witness:
         """Note that a statement is about to run."""
         self.ledger.did("statement")
 
+    def due_read(self, process: Process, name: str, instants: set[str | None]) -> None:
+        """Note that a beat has read due jobs: a claim is dated by that."""
+        before = set[str | None]() if name == "read_outbox" else self.ledger.read_at.get(process.name, set())
+        self.ledger.read_at[process.name] = before | instants
+
     def published(self, process: Process, message: Message) -> None:
         """Note that a process hands a message to the broker."""
         self.ledger.did("publish")

@@ -24,9 +24,10 @@ from celery_sqlbeat.model.lifecycle import (
 )
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import BeatStore, Claimed, NextDeadlines
+from celery_sqlbeat.store.beat_protocol import BeatStore, NextDeadlines
 from celery_sqlbeat.store.protocols import JobQuery, RunQuery
 from celery_sqlbeat.store.sql.dialects.sqlite_values import instant_of
+from tests.support.claiming import Fired, claim_due
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 LEASE = 120.0
@@ -150,9 +151,9 @@ class World:
         """Return the states of a job's attempts, oldest first."""
         return [run["state"] for run in self.runs(name)]
 
-    def claim(self, beat: BeatStore | None = None, planner: Planner | None = None, batch: int = 500) -> Claimed:
+    def claim(self, beat: BeatStore | None = None, planner: Planner | None = None, batch: int = 500) -> Fired:
         """Claim what is due."""
-        return (beat or self.beat).claim(planner or self.planner, batch, DISPATCH)
+        return claim_due(beat or self.beat, planner or self.planner, batch, DISPATCH)
 
     def claim_one(self, planner: Planner | None = None) -> Claim:
         """Claim the only job that is due."""

@@ -1,15 +1,16 @@
-"""Read and write the rows of one claim, inside its transaction.
+"""Read and write the rows of one claim.
 
-No condition is decided here: the plan says what becomes of a row, and the fence in the statement
-who wins it.
+No condition is decided here: the plan says what becomes of a row, and the statement, which compares
+the row with what was read, who wins it.
 """
 
-from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, Claimable, DueJob, Plan
+from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, Claimable, Claimed, DueBatch, DueJob, Plan
 from celery_sqlbeat.model.lifecycle import LONGEST_QUEUED_SECONDS
-from celery_sqlbeat.store.sql.session import Session
+from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.session import Call, Session
 
 
 def scope_of(namespace: str, claimable: Claimable) -> dict[str, Any]:
@@ -22,81 +23,82 @@ def scope_of(namespace: str, claimable: Claimable) -> dict[str, Any]:
     }
 
 
-def read_due(session: Session, namespace: str, batch_size: int, claimable: Claimable) -> list[DueJob]:
-    """Read due jobs: extra slots of the outbox first, then schedules."""
-    scope = scope_of(namespace, claimable)
-    due: dict[str, DueJob] = {}
+def read_due(database: Database, scope: dict[str, Any], claimable: Claimable) -> DueBatch:
+    """Read due jobs, and the attempts that their next ones continue."""
+    scope["queued_seconds"] = LONGEST_QUEUED_SECONDS
     # The outbox first: the schedule of a job that runs longer than its interval is due whenever it
-    # is free.
-    for row in session.fetch("read_outbox", batch_size=batch_size, **scope):
-        job = DueJob._make(row)
-        if claimable.includes(job.job_name, job.code_owner):
-            due.setdefault(job.job_id, job)  # one slot of a job at a time; the others wait until it is free
-    for row in session.fetch("read_due", batch_size=batch_size - len(due), **scope):
-        job = DueJob._make(row)
-        if claimable.includes(job.job_name, job.code_owner):
-            due.setdefault(job.job_id, job)
-    return list(due.values())
+    # is free. One slot of a job at a time; the others wait until it is free.
+    jobs: dict[str, DueJob] = {}
+    for rows in database.read_together([Call("read_outbox", None, scope), Call("read_due", None, scope)]):
+        for job in map(DueJob._make, rows):
+            if claimable.includes(job.job_name, job.code_owner):
+                jobs.setdefault(job.job_id, job)
+    due = list(jobs.values())[: scope["batch_size"]]
+    wanted = sorted({(run_id,) for job in due for run_id in (job.left_run_id, job.run_id) if run_id is not None})
+    if not wanted:
+        return DueBatch(due)
+    attempts = {row[0]: Attempt._make(row) for row in database.read("read_attempts", wanted)}
+    # SQL Server tells of an attempt that somebody keeps locked only that it is there.
+    locked = {run_id for run_id, attempt in attempts.items() if attempt.state is None}
+    return DueBatch([job for job in due if not locked & {job.left_run_id, job.run_id}], attempts)
 
 
-def without_locked(session: Session, due: list[DueJob]) -> list[DueJob]:
-    """Leave out jobs whose attempts somebody keeps locked: the others do not wait for them."""
-    prior = sorted(_prior(due))
-    locked = {row[0] for row in session.fetch("lock_attempts", prior)} if prior else set()
-    return [job for job in due if not locked & {job.left_run_id, job.run_id}] if locked else due
-
-
-def read_attempts(session: Session, due: Sequence[DueJob]) -> dict[str, Attempt]:
-    """Read the attempts that the next ones of these jobs continue, by run id."""
-    wanted = _prior(due)
-    return {row[0]: Attempt._make(row) for row in session.fetch("read_attempts", wanted)} if wanted else {}
-
-
-def count_open(session: Session, job_id: str) -> int:
-    """Count the runs of a job that go on, or are on their way to a worker."""
-    return int(session.fetch("read_beside", job_id=job_id, queued_seconds=LONGEST_QUEUED_SECONDS)[0][0])
-
-
-def write_claims(session: Session, claims: list[Claim], beat: str, dispatch_seconds: float) -> set[str]:
-    """Claim jobs on their fences, write the runs of those won, and return their ids."""
-    if not claims:
-        return set()
-    rows = [(c.job_id, c.fence - 1, c.run_id, c.claim_id, c.slot.planned_at, c.replace_at) for c in claims]
-    won = {row[0] for row in session.fetch("claim_jobs", rows, beat=beat, dispatch_seconds=dispatch_seconds)}
-    new = [_new_run(c) for c in claims if not c.slot.same_run]
-    if new:
-        session.fetch("insert_runs", new, beat=beat)
-    again = [
-        (
-            c.run_id,
-            c.claim_id,
-            c.slot.delay_seconds,
-            c.lease_seconds,
-            c.max_retries,
-            c.exclusive,
-            c.max_runtime,
-            c.max_parallel,
-        )
-        for c in claims
-        if c.slot.same_run
+def write_plan(session: Session, due: DueBatch, plan: Plan, beat: str, dispatch_seconds: float) -> Claimed:
+    """Write a plan; each row only where its job and attempts are as they were read."""
+    seen = {job.job_id: (job, *_prior(due, job)) for job in due.jobs}
+    claims = [
+        (*_expected(*seen[c.job_id]), c.run_id, c.claim_id, c.slot.planned_at, c.replace_at, seen[c.job_id][0].now)
+        for c in plan.claims
     ]
-    if again:
-        session.fetch("reopen_runs", again, beat=beat)
-    return won
+    advances = [(*_expected(*seen[a.job_id]), a.next_slot) for a in plan.advances]
+    new = [_new_run(c) for c in plan.claims if not c.slot.same_run]
+    again = [_reopened_run(c) for c in plan.claims if c.slot.same_run]
+    aside = [(q.job_id, q.fence, q.reason) for q in plan.quarantines]
+    claim = {"beat": beat, "dispatch_seconds": dispatch_seconds}
+    won, advanced, quarantined, *_ = _write(
+        session,
+        Call("claim_jobs", claims, claim),
+        Call("advance_jobs", advances),
+        Call("quarantine_jobs", aside),
+        # Runs of jobs that the first of these statements did not claim are not written.
+        Call("insert_runs", new, {"beat": beat}),
+        Call("reopen_runs", again, {"beat": beat}),
+    )
+    moved = won | advanced
+    gaps = [gap for gap in plan.gaps if gap.job_id in moved]
+    left = [attempt[:2] for attempt in plan.left if attempt.job_id in moved]
+    _write(session, Call("leave_attempts", left), Call("insert_gaps", gaps))
+    planned = {c.job_id for c in plan.claims} | {a.job_id for a in plan.advances} | {q.job_id for q in plan.quarantines}
+    return Claimed(
+        [c for c in plan.claims if c.job_id in won],
+        gaps,
+        [q for q in plan.quarantines if q.job_id in quarantined],
+        planned - moved - quarantined,
+        len(advanced),
+    )
 
 
-def write_rest(session: Session, plan: Plan, won: set[str]) -> None:
-    """Write what the plan holds beside its claims; not for jobs that another beat has claimed."""
-    lost = {claim.job_id for claim in plan.claims if claim.job_id not in won}
-    gaps = [gap for gap in plan.gaps if gap.job_id not in lost]
-    for block, rows in (
-        ("leave_attempts", [left[:2] for left in plan.left if left.job_id not in lost]),
-        ("insert_gaps", gaps),
-        ("advance_jobs", plan.advances),
-        ("quarantine_jobs", [(q.job_id, q.fence, q.reason) for q in plan.quarantines]),
-    ):
-        if rows:
-            session.fetch(block, rows)
+def _write(session: Session, *calls: Call) -> list[set[str]]:
+    """Run the blocks that have rows; return the ids that each one gives."""
+    answers = iter(session.fetch_together([call for call in calls if call.rows]))
+    return [{row[0] for row in next(answers)} if call.rows else set() for call in calls]
+
+
+def _prior(due: DueBatch, job: DueJob) -> tuple[Attempt | None, Attempt | None]:
+    """Return the attempts that the plan of a job was made with."""
+    return due.attempts.get(job.run_id or ""), due.attempts.get(job.left_run_id or "")
+
+
+def _expected(job: DueJob, waiting: Attempt | None, left: Attempt | None) -> tuple[object, ...]:
+    """Return what a job and its attempts are compared with."""
+    return (
+        job.job_id,
+        job.fence,
+        job.version,
+        *(at if isinstance(at, datetime) else None for at in (job.next_run_time, job.retry_at)),
+        *((waiting.run_id, waiting.state) if waiting else (None, None)),
+        *((left.run_id, left.state) if left else (None, None)),
+    )
 
 
 def renumber(session: Session, plan: Plan) -> Plan:
@@ -112,11 +114,6 @@ def renumber(session: Session, plan: Plan) -> Plan:
         ],
         gaps=[gap._replace(attempt=taken.get(key, 0)) for gap, key in gaps],
     )
-
-
-def _prior(due: Sequence[DueJob]) -> list[tuple[str]]:
-    """Return the ids of the attempts that the next ones of these jobs continue."""
-    return [(run_id,) for job in due for run_id in (job.left_run_id, job.run_id) if run_id is not None]
 
 
 def _new_run(claim: Claim) -> tuple[object, ...]:
@@ -138,4 +135,28 @@ def _new_run(claim: Claim) -> tuple[object, ...]:
         slot.continues,
         claim.max_runtime,
         claim.max_parallel,
+    )
+
+
+def _reopened_run(claim: Claim) -> tuple[object, ...]:
+    return (
+        claim.run_id,
+        claim.claim_id,
+        claim.slot.delay_seconds,
+        claim.lease_seconds,
+        claim.max_retries,
+        claim.exclusive,
+        claim.max_runtime,
+        claim.max_parallel,
+    )
+
+
+def joined(first: Claimed, second: Claimed) -> Claimed:
+    """Join two parts of a batch."""
+    return Claimed(
+        first.claims + second.claims,
+        first.gaps + second.gaps,
+        first.quarantines + second.quarantines,
+        first.missed | second.missed,
+        first.advanced + second.advanced,
     )

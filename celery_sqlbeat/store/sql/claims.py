@@ -1,9 +1,8 @@
 """Claim due jobs, record what became of the claims, and reclaim what others left behind."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from operator import itemgetter
 
 from celery_sqlbeat import events
@@ -11,6 +10,8 @@ from celery_sqlbeat.errors import DatabaseUnavailable, RowRefused, StoreError, T
 from celery_sqlbeat.model import (
     Claim,
     Claimable,
+    Claimed,
+    DueBatch,
     DueJob,
     HeldLease,
     Plan,
@@ -19,18 +20,23 @@ from celery_sqlbeat.model import (
     ReplaceableRun,
     RowNeedingRepair,
 )
-from celery_sqlbeat.model.lifecycle import CANCELLED, DISPATCHED, REPLACED_REASON, SKIPPED, Ending, released
-from celery_sqlbeat.store.beat_protocol import ALL_JOBS, FIRST_ID, Claimed, NextDeadlines, Plans, Recorded, WriteResult
-from celery_sqlbeat.store.sql.claim_batch import (
-    count_open,
-    read_attempts,
-    read_due,
-    renumber,
-    scope_of,
-    without_locked,
-    write_claims,
-    write_rest,
+from celery_sqlbeat.model.lifecycle import (
+    CANCELLED,
+    DISPATCHED,
+    REPLACED_REASON,
+    SKIPPED,
+    Ending,
+    released,
 )
+from celery_sqlbeat.store.beat_protocol import (
+    ALL_JOBS,
+    EVERY_SHARE,
+    FIRST_ID,
+    NextDeadlines,
+    Recorded,
+    WriteResult,
+)
+from celery_sqlbeat.store.sql.claim_batch import joined, read_due, renumber, scope_of, write_plan
 from celery_sqlbeat.store.sql.engine import Conflict, Database
 from celery_sqlbeat.store.sql.faults import in_halves, refusal, write_jobs, write_runs
 from celery_sqlbeat.store.sql.runs import Release, delete_free, release
@@ -50,74 +56,60 @@ class SqlBeatStore:
         self._unanswered: list[Claim] = []
         """Claims whose commit had no answer, and of which nobody could ask whether they stand."""
 
-    def claim(self, plan: Plans, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS) -> Claimed:
-        """Claim a batch of due jobs, of which `plan` decides inside the transaction."""
+    def due(
+        self, batch_size: int, claimable: Claimable = ALL_JOBS, share: str = EVERY_SHARE, besides: Collection[str] = ()
+    ) -> DueBatch:
+        """Read due jobs, and the attempts that their next ones continue."""
         self._release_unanswered()
-        seen: list[DueJob] = []
-        claim = partial(self._claim, plan, batch_size, dispatch_seconds, claimable, seen)
-        try:
-            return claim()
-        except RowRefused as error:
-            return self._claim_in_halves(claim, tuple(seen), error)
+        scope = scope_of(self._namespace, claimable)
+        scope |= {"batch_size": batch_size, "share": share, "besides": sorted(besides)}
+        return read_due(self._database, scope, claimable)
 
-    def _claim_in_halves(
-        self, claim: Callable[[Collection[str]], Claimed], due: Sequence[DueJob], error: RowRefused
-    ) -> Claimed:
+    def claim(self, due: DueBatch, plan: Plan, dispatch_seconds: float) -> Claimed:
+        """Write a plan where the jobs are as they were read."""
+        if not any(plan):
+            return Claimed([], [], [], set())
+        try:
+            return self._claim(due, plan, dispatch_seconds)
+        except RowRefused as error:
+            return self._claim_in_halves(due, plan, dispatch_seconds, error)
+
+    def _claim_in_halves(self, due: DueBatch, plan: Plan, dispatch_seconds: float, error: RowRefused) -> Claimed:
         """Claim a batch but for the rows that the database refuses; these are quarantined."""
-        parts = [Claimed([], Plan([], [], [], [], []), {})]
+        whole = Claimed([], [], [], set())
 
         def write(part: Sequence[DueJob]) -> None:
+            nonlocal whole
+            ids = {job.job_id for job in part}
             try:
-                parts.append(claim({job.job_id for job in part}))
+                whole = joined(whole, self._claim(due, plan.only(ids), dispatch_seconds))
             except TransientError:
-                if not any(part.claims for part in parts):
+                if not whole.claims:
                     raise
                 # What is claimed by now goes out; the rest stays due.
 
         def quarantine(job: DueJob, why: RowRefused) -> None:
             row = Quarantine(job.job_id, job.job_name, job.fence, refusal(str(why)))
             if job.job_id in self.repair_rows([], [row]).done:
-                parts.append(Claimed([], Plan([], [], [], [], [row]), {}))
+                whole.quarantines.append(row)
             else:
                 events.row_refused(action="set a job aside", row=job.job_name, error=row.reason)
 
-        in_halves(due, write, quarantine, error)
-        return _joined(parts, {job.job_id: job.job_name for job in due})
+        in_halves(due.jobs, write, quarantine, error)
+        return whole
 
-    def _claim(
-        self,
-        plan: Plans,
-        batch_size: int,
-        dispatch_seconds: float,
-        claimable: Claimable,
-        seen: list[DueJob],
-        among: Collection[str] | None = None,
-    ) -> Claimed:
-        """Claim in one transaction. `among`: only these jobs; `seen` receives the due ones."""
+    def _claim(self, due: DueBatch, plan: Plan, dispatch_seconds: float) -> Claimed:
+        """Claim in one transaction."""
         attempted: list[Claimed] = []
 
         def work(session: Session, renumbered: bool = False) -> Claimed:
             attempted.clear()
-            due = read_due(session, self._namespace, batch_size, claimable)
-            if among is not None:
-                due = [job for job in due if job.job_id in among]
-            due = without_locked(session, due)
-            seen[:] = due
-            made = plan(due, read_attempts(session, due), partial(count_open, session))
-            if renumbered:
-                made = renumber(session, made)
-            won = write_claims(session, made.claims, self._beat, dispatch_seconds)
-            write_rest(session, made, won)
-            claimed = Claimed(
-                [claim for claim in made.claims if claim.job_id in won], made, {job.job_id: job.job_name for job in due}
-            )
-            attempted.append(claimed)
-            return claimed
+            made = renumber(session, plan) if renumbered else plan
+            attempted.append(write_plan(session, due, made, self._beat, dispatch_seconds))
+            return attempted[0]
 
         def resolve_commit(session: Session) -> Claimed | None:
-            if not attempted:
-                return None
-            ids = [(claim.run_id, claim.claim_id) for claim in attempted[0].claims]
+            ids = [(claim.run_id, claim.claim_id) for claim in attempted[0].claims] if attempted else []
             return attempted[0] if ids and session.fetch("read_claims", ids[:1]) else None
 
         try:
@@ -128,7 +120,7 @@ class SqlBeatStore:
                 # further attempt of it.
                 return self._database.write(lambda session: work(session, renumbered=True), resolve_commit)
         except TransientError:
-            self._unanswered += attempted[0].claims if attempted else []
+            self._unanswered += plan.claims
             raise
 
     def _release_unanswered(self) -> None:
@@ -288,9 +280,3 @@ class SqlBeatStore:
 
     def _fetch_ids(self, block: str, rows: Sequence[Row], **scalars: str) -> set[str]:
         return {row[0] for row in self._database.fetch(block, rows, **scalars)}
-
-
-def _joined(parts: Sequence[Claimed], names: Mapping[str, str]) -> Claimed:
-    """Join the parts of a batch."""
-    plan = Plan(*(list(chain.from_iterable(some)) for some in zip(*(part.plan for part in parts), strict=True)))
-    return Claimed([claim for part in parts for claim in part.claims], plan, names)

@@ -4,7 +4,7 @@ Decides nothing about jobs. A commit without an answer is resolved by a read.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tenacity
@@ -13,7 +13,7 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, RowRefused, StoreError
 from celery_sqlbeat.store.sql.faults import AGAIN, AWAY, SLOW, UNCERTAIN, WAITS, Breaker, Fault
 from celery_sqlbeat.store.sql.pool import SessionPool
-from celery_sqlbeat.store.sql.session import Dialect, Row, Rows, Session
+from celery_sqlbeat.store.sql.session import Call, Dialect, Row, Rows, Session
 
 T = TypeVar("T")
 Work = Callable[[Session], T]
@@ -89,6 +89,10 @@ class Database:
     def read(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run one block that only reads."""
         return self._run(lambda session: session.fetch(name, rows, **scalars), transaction=False)
+
+    def read_together(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run blocks that only read, in one round trip where the database can."""
+        return self._run(lambda session: session.fetch_together(calls), transaction=False)
 
     def write(self, work: Work[T], resolve: Work[T | None] | None = None) -> T:
         """Run several blocks as one transaction.

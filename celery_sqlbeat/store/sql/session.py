@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from celery_sqlbeat.errors import StoreError
@@ -17,6 +18,14 @@ from celery_sqlbeat.store.sql.faults import Fault
 
 Row = tuple[Any, ...]
 Rows = Sequence[Sequence[Any]]
+
+
+class Call(NamedTuple):
+    """A named block with its values."""
+
+    block: str
+    rows: Rows | None = None
+    scalars: Mapping[str, Any] = MappingProxyType({})
 
 
 class Session(Protocol):
@@ -33,6 +42,12 @@ class Session(Protocol):
 
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run a named block and return what it gives; instants are aware datetimes in UTC."""
+
+    def fetch_together(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run blocks in their order, in one round trip where the database can.
+
+        After an error none of the later ones is run.
+        """
 
     def script(self, text: str) -> None:
         """Run a script of several statements, for migrations."""

@@ -13,28 +13,46 @@
 -- OUTPUT goes into a table variable, because a trigger on the table would refuse a bare one (error 334).
 
 -- name: read_due
--- parameters: code_keys list, other_entries list, batch_size int, namespace text(100), code_owner text(200)
+-- parameters: code_keys list, other_entries list, besides list, batch_size int, queued_seconds seconds,
+--   namespace text(100), code_owner text(200), share word(16)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
 --   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
---   RanUntil instant, Extra int, Now instant, CodeOwner text
--- Zero rows: nothing is due, or it is held by others.
-DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?,
-    @code_owner nvarchar(200) = ?;
+--   RanUntil instant, Extra int, Now instant, CodeOwner text, Version bigint, OpenRuns bigint
+-- Zero rows: nothing is due, or it is held by others. Nothing is locked: the claim compares what was read.
+DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @besides nvarchar(max) = ?, @batch_size int = ?,
+    @queued_seconds float(53) = ?, @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?, @share varchar(16) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @missed TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
 
 INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
+INSERT INTO @missed (Id) SELECT DISTINCT CAST(b.value AS uniqueidentifier) FROM OPENJSON(@besides) AS b;
+
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    0 AS Extra, @now AS Now, j.CodeOwner
-FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    0 AS Extra, @now AS Now, j.CodeOwner, j.Version,
+    (
+        SELECT COUNT_BIG(*) FROM dbo.JobRuns AS o WITH (INDEX (JobRuns_Beside))
+        WHERE
+            o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+            AND (
+                o.State IN ('claimed', 'running')
+                OR (
+                    o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                    AND o.PublishedAt > DATEADD(
+                        SECOND, -@queued_seconds - 86400 * FLOOR(-@queued_seconds / 86400), DATEADD(DAY, FLOOR(-@queued_seconds / 86400), @now)
+                    )
+                )
+            )
+    ) AS OpenRuns
+FROM dbo.Jobs AS j WITH (INDEX (Jobs_Due), READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE
     j.Namespace = @namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt <= @now
@@ -46,33 +64,53 @@ WHERE
             AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
         )
     )
+    AND (@share = '0123456789abcdef' OR CHARINDEX(LOWER(RIGHT(CONVERT(char(36), j.Id), 1)), @share) > 0)
+    AND NOT EXISTS (SELECT 1 FROM @missed AS m WHERE m.Id = j.Id)
 ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
 -- name: read_outbox
--- parameters: code_keys list, other_entries list, batch_size int, namespace text(100), code_owner text(200)
+-- parameters: code_keys list, other_entries list, besides list, batch_size int, queued_seconds seconds,
+--   namespace text(100), code_owner text(200), share word(16)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
 --   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
---   RanUntil instant, Extra int, Now instant, CodeOwner text
+--   RanUntil instant, Extra int, Now instant, CodeOwner text, Version bigint, OpenRuns bigint
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
-DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?,
-    @code_owner nvarchar(200) = ?;
+DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @besides nvarchar(max) = ?, @batch_size int = ?,
+    @queued_seconds float(53) = ?, @namespace nvarchar(100) = ?, @code_owner nvarchar(200) = ?, @share varchar(16) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @missed TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@code_keys) AS k;
 
 INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(@other_entries) AS o;
 
+INSERT INTO @missed (Id) SELECT DISTINCT CAST(b.value AS uniqueidentifier) FROM OPENJSON(@besides) AS b;
+
 SELECT TOP (@batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    1 AS Extra, @now AS Now, j.CodeOwner
+    1 AS Extra, @now AS Now, j.CodeOwner, j.Version,
+    (
+        SELECT COUNT_BIG(*) FROM dbo.JobRuns AS o WITH (INDEX (JobRuns_Beside))
+        WHERE
+            o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+            AND (
+                o.State IN ('claimed', 'running')
+                OR (
+                    o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                    AND o.PublishedAt > DATEADD(
+                        SECOND, -@queued_seconds - 86400 * FLOOR(-@queued_seconds / 86400), DATEADD(DAY, FLOOR(-@queued_seconds / 86400), @now)
+                    )
+                )
+            )
+    ) AS OpenRuns
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
+INNER JOIN dbo.Jobs AS j WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
 WHERE
     r.Namespace = @namespace AND r.DueAt IS NOT NULL AND r.DueAt <= @now
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -84,6 +122,8 @@ WHERE
             AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
         )
     )
+    AND (@share = '0123456789abcdef' OR CHARINDEX(LOWER(RIGHT(CONVERT(char(36), j.Id), 1)), @share) > 0)
+    AND NOT EXISTS (SELECT 1 FROM @missed AS m WHERE m.Id = j.Id)
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -91,36 +131,16 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- rows: run_id id
 -- returns: RunId id, JobId id, Kind text, ScheduledFor instant, Attempt int, State text, Failures int, LostLeases int,
 --   Advances flag, Reason text, CreatedAt instant, SeenNextRunTime instant
--- A missing row: its history was deleted, so the slot starts anew.
+-- A missing row: its history was deleted, so the slot starts anew. A row of NULLs: somebody keeps that attempt locked.
+-- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
 DECLARE @rows nvarchar(max) = ?;
 
 SELECT
-    r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
+    k.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
     r.CreatedAt, r.SeenNextRunTime
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
-INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
-OPTION (LOOP JOIN, FORCE ORDER);
-
--- name: lock_attempts
--- rows: run_id id
--- returns: RunId id
--- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
--- next look.
--- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
-DECLARE @rows nvarchar(max) = ?;
-DECLARE @free TABLE (RunId uniqueidentifier NOT NULL, ClaimId uniqueidentifier NULL);
-
--- ClaimId is in no index, so that the rows themselves are locked.
-INSERT INTO @free (RunId, ClaimId)
-SELECT r.RunId, r.ClaimId
-FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
-INNER JOIN dbo.JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
-OPTION (LOOP JOIN, FORCE ORDER);
-
-SELECT k.RunId
-FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS k WITH (INDEX (JobRuns_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.RunId = p.run_id
-WHERE NOT EXISTS (SELECT 1 FROM @free AS f WHERE f.RunId = k.RunId)
+LEFT OUTER JOIN dbo.JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = k.RunId
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_attempt_numbers
@@ -141,9 +161,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: claim_jobs
 -- parameters: dispatch_seconds seconds, beat text(200)
--- rows: job_id id, fence bigint, run_id id, claim_id id, planned_at instant, replace_at instant
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant, waiting_id id,
+--   waiting_state word(20), left_id id, left_state word(20), run_id id, claim_id id, planned_at instant,
+--   replace_at instant, claimed_at instant
 -- returns: Id id
--- A missing row: another beat was faster.
+-- A missing row: the job, or an attempt that the next one continues, is not as it was read; or somebody keeps it locked.
+-- Nobody waits for such a row. ClaimedAt is when the job was read: its next slot may count from there.
 DECLARE @dispatch_seconds float(53) = ?, @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @ends_at datetime2(6) = DATEADD(
@@ -156,24 +179,50 @@ WITH free AS (
     SELECT
         j.Id, j.LockedBy, j.LockedAt, j.ClaimedAt, j.LeaseEndsAt, j.PublishedAt, j.PlannedAt, j.ReplaceAt, j.StartedRetry,
         j.Republishes, j.Fence, j.RunId, j.ClaimId,
-        p.run_id, p.claim_id, p.planned_at, p.replace_at
+        p.run_id, p.claim_id, p.planned_at, p.replace_at, p.claimed_at
     FROM OPENJSON(@rows) WITH (
         job_id uniqueidentifier '$[0]',
         fence bigint '$[1]',
-        run_id uniqueidentifier '$[2]',
-        claim_id uniqueidentifier '$[3]',
-        planned_at datetime2(6) '$[4]',
-        replace_at datetime2(6) '$[5]'
+        version bigint '$[2]',
+        next_run_time datetime2(6) '$[3]',
+        retry_at datetime2(6) '$[4]',
+        waiting_id uniqueidentifier '$[5]',
+        waiting_state varchar(20) '$[6]',
+        left_id uniqueidentifier '$[7]',
+        left_state varchar(20) '$[8]',
+        run_id uniqueidentifier '$[9]',
+        claim_id uniqueidentifier '$[10]',
+        planned_at datetime2(6) '$[11]',
+        replace_at datetime2(6) '$[12]',
+        claimed_at datetime2(6) '$[13]'
     ) AS p
     INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
+    WHERE
+        j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+        AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
+        AND (j.NextRunTime = p.next_run_time OR (j.NextRunTime IS NULL AND p.next_run_time IS NULL))
+        AND (j.RetryAt = p.retry_at OR (j.RetryAt IS NULL AND p.retry_at IS NULL))
+        AND (
+            p.waiting_id IS NULL
+            OR EXISTS (
+                SELECT 1 FROM dbo.JobRuns AS w WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                WHERE w.RunId = p.waiting_id AND w.State = p.waiting_state
+            )
+        )
+        AND (
+            p.left_id IS NULL
+            OR EXISTS (
+                SELECT 1 FROM dbo.JobRuns AS l WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                WHERE l.RunId = p.left_id AND l.State = p.left_state
+            )
+        )
 )
 
 UPDATE free
 SET
     LockedBy = @beat,
     LockedAt = @now,
-    ClaimedAt = @now,
+    ClaimedAt = claimed_at,
     LeaseEndsAt = @ends_at,
     PublishedAt = NULL,
     PlannedAt = planned_at,
@@ -204,7 +253,7 @@ INSERT INTO dbo.JobRuns (
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
-    p.claim_id, @beat, @now, j.PlannedAt, p.delay_seconds,
+    p.claim_id, @beat, j.ClaimedAt, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
     p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, @now, p.max_runtime, p.max_parallel
 FROM OPENJSON(@rows) WITH (
@@ -235,7 +284,6 @@ OPTION (LOOP JOIN, FORCE ORDER);
 --   max_runtime seconds, max_parallel int
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
 DECLARE @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
 SET
@@ -245,7 +293,7 @@ SET
     Fence = j.Fence,
     ClaimId = p.claim_id,
     ClaimedBy = @beat,
-    ClaimedAt = @now,
+    ClaimedAt = j.ClaimedAt,
     PublishedAt = NULL,
     StartedBy = NULL,
     StartId = NULL,
@@ -356,23 +404,58 @@ INNER JOIN dbo.Jobs AS j ON j.Id = p.job_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: advance_jobs
--- rows: job_id id, fence bigint, next_slot instant
--- Jobs that skip what was due. No next slot: the schedule has ended.
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant, waiting_id id,
+--   waiting_state word(20), left_id id, left_state word(20), next_slot instant
+-- returns: Id id
+-- Jobs that skip what was due. No next slot: the schedule has ended. A missing row: as in claim_jobs.
 DECLARE @rows nvarchar(max) = ?;
+DECLARE @advanced TABLE (Id uniqueidentifier NOT NULL);
 
-UPDATE j
+WITH free AS (
+    SELECT j.Id, j.NextRunTime, j.Enabled, j.DisabledReason, p.next_slot
+    FROM OPENJSON(@rows) WITH (
+        job_id uniqueidentifier '$[0]',
+        fence bigint '$[1]',
+        version bigint '$[2]',
+        next_run_time datetime2(6) '$[3]',
+        retry_at datetime2(6) '$[4]',
+        waiting_id uniqueidentifier '$[5]',
+        waiting_state varchar(20) '$[6]',
+        left_id uniqueidentifier '$[7]',
+        left_state varchar(20) '$[8]',
+        next_slot datetime2(6) '$[9]'
+    ) AS p
+    INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+    WHERE
+        j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+        AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
+        AND (j.NextRunTime = p.next_run_time OR (j.NextRunTime IS NULL AND p.next_run_time IS NULL))
+        AND (j.RetryAt = p.retry_at OR (j.RetryAt IS NULL AND p.retry_at IS NULL))
+        AND (
+            p.waiting_id IS NULL
+            OR EXISTS (
+                SELECT 1 FROM dbo.JobRuns AS w WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                WHERE w.RunId = p.waiting_id AND w.State = p.waiting_state
+            )
+        )
+        AND (
+            p.left_id IS NULL
+            OR EXISTS (
+                SELECT 1 FROM dbo.JobRuns AS l WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                WHERE l.RunId = p.left_id AND l.State = p.left_state
+            )
+        )
+)
+
+UPDATE free
 SET
-    NextRunTime = p.next_slot,
-    Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE j.Enabled END,
-    DisabledReason = CASE WHEN p.next_slot IS NULL THEN N'finished' ELSE j.DisabledReason END
-FROM OPENJSON(@rows) WITH (
-    job_id uniqueidentifier '$[0]',
-    fence bigint '$[1]',
-    next_slot datetime2(6) '$[2]'
-) AS p
-INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    NextRunTime = next_slot,
+    Enabled = CASE WHEN next_slot IS NULL THEN 0 ELSE Enabled END,
+    DisabledReason = CASE WHEN next_slot IS NULL THEN N'finished' ELSE DisabledReason END
+OUTPUT inserted.Id INTO @advanced (Id)
 OPTION (LOOP JOIN, FORCE ORDER);
+
+SELECT Id FROM @advanced;
 
 -- name: quarantine_jobs
 -- rows: job_id id, fence bigint, reason text(1000)
@@ -545,25 +628,6 @@ WHERE
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @changed;
-
--- name: read_beside
--- parameters: job_id id, queued_seconds seconds
--- returns: Runs bigint
--- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
-DECLARE @job_id uniqueidentifier = ?, @queued_seconds float(53) = ?;
-DECLARE @now datetime2(6) = SYSUTCDATETIME();
-
-SELECT COUNT(*) AS Runs
-FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Beside))
-WHERE
-    r.JobId = @job_id AND r.MaxParallel IS NOT NULL
-    AND (
-        r.State IN ('claimed', 'running')
-        OR (
-            r.State = 'dispatched' AND r.StartedAt IS NULL AND r.Reason IS NULL
-            AND r.PublishedAt > DATEADD(SECOND, FLOOR(-@queued_seconds), @now)
-        )
-    );
 
 -- name: read_replaceable
 -- parameters: batch_size int, namespace text(100), code_owner text(200)

@@ -7,51 +7,77 @@
 -- grows, and locks rows in that order.
 
 -- name: read_due
--- parameters: $1 namespace text(100), $2 code_keys list, $3 code_owner text(200), $4 other_entries list,
---   $5 batch_size int
+-- parameters: $1 queued_seconds seconds, $2 namespace text(100), $3 code_keys list, $4 code_owner text(200),
+--   $5 other_entries list, $6 share word(16), $7 besides list, $8 batch_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
 --   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
---   RanUntil instant, Extra int, Now instant, CodeOwner text
--- Zero rows: nothing is due, or it is held by others.
+--   RanUntil instant, Extra int, Now instant, CodeOwner text, Version bigint, OpenRuns bigint
+-- Zero rows: nothing is due, or it is held by others. Nothing is locked: the claim compares what was read.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    RunId AS LeftRunId, RetryRunId AS WaitingRunId, PlannedAt, RanUntil,
-    0 AS Extra, statement_timestamp() AS Now, CodeOwner
-FROM Jobs
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
+    0 AS Extra, statement_timestamp() AS Now, j.CodeOwner, j.Version,
+    (
+        SELECT count(*) FROM JobRuns AS o
+        WHERE
+            o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+            AND (
+                o.State IN ('claimed', 'running')
+                OR (
+                    o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                    AND o.PublishedAt > statement_timestamp() - $1 * interval '1 second'
+                )
+            )
+    ) AS OpenRuns
+FROM Jobs AS j
 WHERE
-    Namespace = $1 AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
-    AND coalesce(RetryAt, NextRunTime) <= statement_timestamp()
-    AND (CodeKey IS NULL OR CodeKey = ANY($2))
-    AND (CodeOwner IS NULL OR (CAST($3 AS text) IN ('', CodeOwner) AND JobName <> ALL($4)))
-ORDER BY coalesce(RetryAt, NextRunTime)
-LIMIT $5
-FOR UPDATE SKIP LOCKED;
+    j.Namespace = $2 AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Leased = 0 AND j.Quarantine IS NULL
+    AND coalesce(j.RetryAt, j.NextRunTime) <= statement_timestamp()
+    AND (j.CodeKey IS NULL OR j.CodeKey = ANY($3))
+    AND (j.CodeOwner IS NULL OR (CAST($4 AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL($5)))
+    AND ($6 = '0123456789abcdef' OR strpos($6, right(CAST(j.Id AS text), 1)) > 0)
+    AND j.Id <> ALL(CAST($7 AS uuid[]))
+ORDER BY coalesce(j.RetryAt, j.NextRunTime)
+LIMIT $8;
 
 -- name: read_outbox
--- parameters: $1 namespace text(100), $2 code_keys list, $3 code_owner text(200), $4 other_entries list,
---   $5 batch_size int
+-- parameters: $1 queued_seconds seconds, $2 namespace text(100), $3 code_keys list, $4 code_owner text(200),
+--   $5 other_entries list, $6 share word(16), $7 besides list, $8 batch_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
 --   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
---   RanUntil instant, Extra int, Now instant, CodeOwner text
+--   RanUntil instant, Extra int, Now instant, CodeOwner text, Version bigint, OpenRuns bigint
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    1 AS Extra, statement_timestamp() AS Now, j.CodeOwner
+    1 AS Extra, statement_timestamp() AS Now, j.CodeOwner, j.Version,
+    (
+        SELECT count(*) FROM JobRuns AS o
+        WHERE
+            o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+            AND (
+                o.State IN ('claimed', 'running')
+                OR (
+                    o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                    AND o.PublishedAt > statement_timestamp() - $1 * interval '1 second'
+                )
+            )
+    ) AS OpenRuns
 FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[r.JobId])
 WHERE
-    r.Namespace = $1 AND r.DueAt <= statement_timestamp()
+    r.Namespace = $2 AND r.DueAt <= statement_timestamp()
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
-    AND (j.CodeKey IS NULL OR j.CodeKey = ANY($2))
-    AND (j.CodeOwner IS NULL OR (CAST($3 AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL($4)))
+    AND (j.CodeKey IS NULL OR j.CodeKey = ANY($3))
+    AND (j.CodeOwner IS NULL OR (CAST($4 AS text) IN ('', j.CodeOwner) AND j.JobName <> ALL($5)))
+    AND ($6 = '0123456789abcdef' OR strpos($6, right(CAST(j.Id AS text), 1)) > 0)
+    AND j.Id <> ALL(CAST($7 AS uuid[]))
 ORDER BY r.DueAt
-LIMIT $5
-FOR UPDATE OF j SKIP LOCKED;
+LIMIT $8;
 
 -- name: read_attempts
 -- rows: $1 run_id id
@@ -66,18 +92,6 @@ SELECT
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]);
 
--- name: lock_attempts
--- rows: $1 run_id id
--- returns: RunId id
--- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
--- next look.
-WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
-
-SELECT r.RunId
-FROM p
-INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-WHERE (SELECT 1 FROM JobRuns AS l WHERE l.RunId = r.RunId FOR NO KEY UPDATE SKIP LOCKED) IS NULL;
-
 -- name: read_attempt_numbers
 -- rows: $1 job_id id, $2 scheduled_for instant, $3 kind word(20)
 -- returns: JobId id, ScheduledFor instant, Kind text, LastAttempt int
@@ -90,29 +104,61 @@ INNER JOIN JobRuns AS r ON r.JobId = p.job_id AND r.ScheduledFor = ANY(ARRAY[p.s
 GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
--- parameters: $7 beat text(200), $8 dispatch_seconds seconds
--- rows: $1 job_id id, $2 fence bigint, $3 run_id id, $4 claim_id id, $5 planned_at instant, $6 replace_at instant
+-- parameters: $15 beat text(200), $16 dispatch_seconds seconds
+-- rows: $1 job_id id, $2 fence bigint, $3 version bigint, $4 next_run_time instant, $5 retry_at instant,
+--   $6 waiting_id id, $7 waiting_state word(20), $8 left_id id, $9 left_state word(20), $10 run_id id,
+--   $11 claim_id id, $12 planned_at instant, $13 replace_at instant, $14 claimed_at instant
 -- returns: Id id
--- A missing row: another beat was faster.
-WITH p (job_id, fence, run_id, claim_id, planned_at, replace_at) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::timestamptz[], $6::timestamptz[]))
+-- A missing row: the job, or an attempt that the next one continues, is not as it was read; or somebody keeps it locked.
+-- Nobody waits for such a row. ClaimedAt is when the job was read: its next slot may count from there.
+WITH p (
+    job_id, fence, version, next_run_time, retry_at, waiting_id, waiting_state, left_id, left_state, run_id, claim_id,
+    planned_at, replace_at, claimed_at
+) AS (SELECT * FROM unnest(
+    $1::uuid[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::timestamptz[], $6::uuid[], $7::text[], $8::uuid[],
+    $9::text[], $10::uuid[], $11::uuid[], $12::timestamptz[], $13::timestamptz[], $14::timestamptz[]
+)),
+
+held AS MATERIALIZED (
+    SELECT r.RunId
+    FROM (
+        SELECT p.waiting_id AS run_id, p.waiting_state AS state FROM p
+        UNION ALL
+        SELECT p.left_id AS run_id, p.left_state AS state FROM p
+    ) AS a
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[a.run_id])
+    WHERE r.State = a.state
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+),
+
+free AS MATERIALIZED (
+    SELECT j.Id, p.fence, p.run_id, p.claim_id, p.planned_at, p.replace_at, p.claimed_at
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE
+        j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+        AND (j.Enabled = 1 OR j.DisabledReason = 'finished')
+        AND j.NextRunTime IS NOT DISTINCT FROM p.next_run_time AND j.RetryAt IS NOT DISTINCT FROM p.retry_at
+        AND (p.waiting_id IS NULL OR p.waiting_id IN (SELECT h.RunId FROM held AS h))
+        AND (p.left_id IS NULL OR p.left_id IN (SELECT h.RunId FROM held AS h))
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 
 UPDATE Jobs SET
-    LockedBy = $7,
+    LockedBy = $15,
     LockedAt = statement_timestamp(),
-    ClaimedAt = statement_timestamp(),
-    LeaseEndsAt = statement_timestamp() + $8 * interval '1 second',
+    ClaimedAt = free.claimed_at,
+    LeaseEndsAt = statement_timestamp() + $16 * interval '1 second',
     PublishedAt = NULL,
-    PlannedAt = p.planned_at,
-    ReplaceAt = p.replace_at,
+    PlannedAt = free.planned_at,
+    ReplaceAt = free.replace_at,
     StartedRetry = NULL,
     Republishes = 0,
     Fence = Jobs.Fence + 1,
-    RunId = p.run_id,
-    ClaimId = p.claim_id
-FROM p
-WHERE
-    Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
-    AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
+    RunId = free.run_id,
+    ClaimId = free.claim_id
+FROM free
+WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NULL
 RETURNING Jobs.Id;
 
 -- name: insert_runs
@@ -137,7 +183,7 @@ INSERT INTO JobRuns (
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
-    p.claim_id, $17, statement_timestamp(), j.PlannedAt, p.delay_seconds,
+    p.claim_id, $17, j.ClaimedAt, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
     p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, statement_timestamp(), p.max_runtime, p.max_parallel
 FROM p
@@ -162,7 +208,7 @@ UPDATE JobRuns SET
     Fence = j.Fence,
     ClaimId = p.claim_id,
     ClaimedBy = $9,
-    ClaimedAt = statement_timestamp(),
+    ClaimedAt = j.ClaimedAt,
     PublishedAt = NULL,
     StartedBy = NULL,
     StartId = NULL,
@@ -240,16 +286,49 @@ FROM p
 INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]);
 
 -- name: advance_jobs
--- rows: $1 job_id id, $2 fence bigint, $3 next_slot instant
--- Jobs that skip what was due. No next slot: the schedule has ended.
-WITH p (job_id, fence, next_slot) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]))
+-- rows: $1 job_id id, $2 fence bigint, $3 version bigint, $4 next_run_time instant, $5 retry_at instant,
+--   $6 waiting_id id, $7 waiting_state word(20), $8 left_id id, $9 left_state word(20), $10 next_slot instant
+-- returns: Id id
+-- Jobs that skip what was due. No next slot: the schedule has ended. A missing row: as in claim_jobs.
+WITH p (
+    job_id, fence, version, next_run_time, retry_at, waiting_id, waiting_state, left_id, left_state, next_slot
+) AS (SELECT * FROM unnest(
+    $1::uuid[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::timestamptz[], $6::uuid[], $7::text[], $8::uuid[],
+    $9::text[], $10::timestamptz[]
+)),
+
+held AS MATERIALIZED (
+    SELECT r.RunId
+    FROM (
+        SELECT p.waiting_id AS run_id, p.waiting_state AS state FROM p
+        UNION ALL
+        SELECT p.left_id AS run_id, p.left_state AS state FROM p
+    ) AS a
+    INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[a.run_id])
+    WHERE r.State = a.state
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+),
+
+free AS MATERIALIZED (
+    SELECT j.Id, p.fence, p.next_slot
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
+    WHERE
+        j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+        AND (j.Enabled = 1 OR j.DisabledReason = 'finished')
+        AND j.NextRunTime IS NOT DISTINCT FROM p.next_run_time AND j.RetryAt IS NOT DISTINCT FROM p.retry_at
+        AND (p.waiting_id IS NULL OR p.waiting_id IN (SELECT h.RunId FROM held AS h))
+        AND (p.left_id IS NULL OR p.left_id IN (SELECT h.RunId FROM held AS h))
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 
 UPDATE Jobs SET
-    NextRunTime = p.next_slot,
-    Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
-    DisabledReason = CASE WHEN p.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
-FROM p
-WHERE Jobs.Id = ANY(ARRAY[p.job_id]) AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
+    NextRunTime = free.next_slot,
+    Enabled = CASE WHEN free.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
+    DisabledReason = CASE WHEN free.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
+FROM free
+WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NULL
+RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
 -- rows: $1 job_id id, $2 fence bigint, $3 reason text(1000)
@@ -389,22 +468,6 @@ WHERE
     AND Jobs.Fence = ended.fence AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL
     AND Jobs.Republishes = ended.republishes AND Jobs.LeaseEndsAt <= statement_timestamp()
 RETURNING Jobs.RunId;
-
--- name: read_beside
--- parameters: $1 job_id id, $2 queued_seconds seconds
--- returns: Runs bigint
--- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
-SELECT count(*) AS Runs
-FROM JobRuns
-WHERE
-    JobId = CAST($1 AS uuid) AND MaxParallel IS NOT NULL
-    AND (
-        State IN ('claimed', 'running')
-        OR (
-            State = 'dispatched' AND StartedAt IS NULL AND Reason IS NULL
-            AND PublishedAt > statement_timestamp() - $2 * interval '1 second'
-        )
-    );
 
 -- name: read_replaceable
 -- parameters: $1 namespace text(100), $2 code_owner text(200), $3 batch_size int

@@ -14,17 +14,21 @@
 -- name: read_due
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @missed TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(:code_keys) AS k;
 
 INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(:other_entries) AS o;
 
+INSERT INTO @missed (Id) SELECT DISTINCT CAST(b.value AS uniqueidentifier) FROM OPENJSON(:besides) AS b;
+
 SELECT TOP (:batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    0 AS Extra, :now AS Now, j.CodeOwner
-FROM Jobs AS j WITH (INDEX (Jobs_Due), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    0 AS Extra, :now AS Now, j.CodeOwner, j.Version,
+    -- include: open_runs
+FROM Jobs AS j WITH (INDEX (Jobs_Due), READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE
     j.Namespace = :namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND j.DueAt <= :now
@@ -36,24 +40,30 @@ WHERE
             AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
         )
     )
+    AND (:share = '0123456789abcdef' OR CHARINDEX(LOWER(RIGHT(CONVERT(char(36), j.Id), 1)), :share) > 0)
+    AND NOT EXISTS (SELECT 1 FROM @missed AS m WHERE m.Id = j.Id)
 ORDER BY j.DueAt
 OPTION (LOOP JOIN);
 
 -- name: read_outbox
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
+DECLARE @missed TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 
 INSERT INTO @keys (CodeKey) SELECT DISTINCT k.value COLLATE Latin1_General_BIN2 FROM OPENJSON(:code_keys) AS k;
 
 INSERT INTO @others (JobName) SELECT DISTINCT o.value COLLATE Latin1_General_BIN2 FROM OPENJSON(:other_entries) AS o;
 
+INSERT INTO @missed (Id) SELECT DISTINCT CAST(b.value AS uniqueidentifier) FROM OPENJSON(:besides) AS b;
+
 SELECT TOP (:batch_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    1 AS Extra, :now AS Now, j.CodeOwner
+    1 AS Extra, :now AS Now, j.CodeOwner, j.Version,
+    -- include: open_runs
 FROM JobRuns AS r WITH (INDEX (JobRuns_Outbox), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-INNER JOIN Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
+INNER JOIN Jobs AS j WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = r.JobId
 WHERE
     r.Namespace = :namespace AND r.DueAt IS NOT NULL AND r.DueAt <= :now
     AND (j.Enabled = 1 OR j.DisabledReason = N'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -65,46 +75,77 @@ WHERE
             AND NOT EXISTS (SELECT 1 FROM @others AS o WHERE o.JobName = j.JobName)
         )
     )
+    AND (:share = '0123456789abcdef' OR CHARINDEX(LOWER(RIGHT(CONVERT(char(36), j.Id), 1)), :share) > 0)
+    AND NOT EXISTS (SELECT 1 FROM @missed AS m WHERE m.Id = j.Id)
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
--- name: lock_attempts
--- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
--- next look.
+-- name: read_attempts
+-- A missing row: its history was deleted, so the slot starts anew. A row of NULLs: somebody keeps that attempt locked.
 -- A locked row is told from a deleted one by the key of the primary index, which nobody locks who changes the row.
-DECLARE @free TABLE (RunId uniqueidentifier NOT NULL, ClaimId uniqueidentifier NULL);
-
--- ClaimId is in no index, so that the rows themselves are locked.
-INSERT INTO @free (RunId, ClaimId)
-SELECT r.RunId, r.ClaimId
-FROM p
-INNER JOIN JobRuns AS r WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = p.run_id
-OPTION (LOOP JOIN, FORCE ORDER);
-
-SELECT k.RunId
+SELECT
+    k.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
+    r.CreatedAt, r.SeenNextRunTime
 FROM p
 INNER JOIN JobRuns AS k WITH (INDEX (JobRuns_Key), READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.RunId = p.run_id
-WHERE NOT EXISTS (SELECT 1 FROM @free AS f WHERE f.RunId = k.RunId)
+LEFT OUTER JOIN JobRuns AS r WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.RunId = k.RunId
 OPTION (LOOP JOIN, FORCE ORDER);
 
+-- part: open_runs
+(
+    SELECT count(*) FROM JobRuns AS o WITH (INDEX (JobRuns_Beside))
+    WHERE
+        o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+        AND (
+            o.State IN ('claimed', 'running')
+            OR (
+                o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                AND o.PublishedAt > long_before(:now, :queued_seconds)
+            )
+        )
+) AS OpenRuns
+
+-- part: where_as_read
+WHERE
+    j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
+    AND (j.NextRunTime = p.next_run_time OR (j.NextRunTime IS NULL AND p.next_run_time IS NULL))
+    AND (j.RetryAt = p.retry_at OR (j.RetryAt IS NULL AND p.retry_at IS NULL))
+    AND (
+        p.waiting_id IS NULL
+        OR EXISTS (
+            SELECT 1 FROM JobRuns AS w WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE w.RunId = p.waiting_id AND w.State = p.waiting_state
+        )
+    )
+    AND (
+        p.left_id IS NULL
+        OR EXISTS (
+            SELECT 1 FROM JobRuns AS l WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE l.RunId = p.left_id AND l.State = p.left_state
+        )
+    )
+
 -- name: claim_jobs
+-- A missing row: the job, or an attempt that the next one continues, is not as it was read; or somebody keeps it locked.
+-- Nobody waits for such a row. ClaimedAt is when the job was read: its next slot may count from there.
 DECLARE @ends_at datetime2(6) = after(:now, :dispatch_seconds);
 
 WITH free AS (
     SELECT
         j.Id, j.LockedBy, j.LockedAt, j.ClaimedAt, j.LeaseEndsAt, j.PublishedAt, j.PlannedAt, j.ReplaceAt, j.StartedRetry,
         j.Republishes, j.Fence, j.RunId, j.ClaimId,
-        p.run_id, p.claim_id, p.planned_at, p.replace_at
+        p.run_id, p.claim_id, p.planned_at, p.replace_at, p.claimed_at
     FROM p
     INNER JOIN Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL AND (j.Enabled = 1 OR j.DisabledReason = N'finished')
+    -- include: where_as_read
 )
 
 UPDATE free
 SET
     LockedBy = :beat,
     LockedAt = :now,
-    ClaimedAt = :now,
+    ClaimedAt = claimed_at,
     LeaseEndsAt = @ends_at,
     PublishedAt = NULL,
     PlannedAt = planned_at,
@@ -126,7 +167,7 @@ SET
     Fence = j.Fence,
     ClaimId = p.claim_id,
     ClaimedBy = :beat,
-    ClaimedAt = :now,
+    ClaimedAt = j.ClaimedAt,
     PublishedAt = NULL,
     StartedBy = NULL,
     StartId = NULL,
@@ -174,14 +215,19 @@ WHERE r.State IN ('retry', 'running', 'claimed')
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: advance_jobs
-UPDATE j
+WITH free AS (
+    SELECT j.Id, j.NextRunTime, j.Enabled, j.DisabledReason, p.next_slot
+    FROM p
+    INNER JOIN Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
+    -- include: where_as_read
+)
+
+UPDATE free
 SET
-    NextRunTime = p.next_slot,
-    Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE j.Enabled END,
-    DisabledReason = CASE WHEN p.next_slot IS NULL THEN N'finished' ELSE j.DisabledReason END
-FROM p
-INNER JOIN Jobs AS j WITH (ROWLOCK) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    NextRunTime = next_slot,
+    Enabled = CASE WHEN next_slot IS NULL THEN 0 ELSE Enabled END,
+    DisabledReason = CASE WHEN next_slot IS NULL THEN N'finished' ELSE DisabledReason END
+OUTPUT inserted.:returns INTO @advanced
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: quarantine_jobs
@@ -267,19 +313,6 @@ WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.Republishes = p.republishes AND j.LeaseEndsAt <= :now
 OPTION (LOOP JOIN, FORCE ORDER);
-
--- name: read_beside
-SELECT COUNT(*) AS Runs
-FROM JobRuns AS r WITH (INDEX (JobRuns_Beside))
-WHERE
-    r.JobId = :job_id AND r.MaxParallel IS NOT NULL
-    AND (
-        r.State IN ('claimed', 'running')
-        OR (
-            r.State = 'dispatched' AND r.StartedAt IS NULL AND r.Reason IS NULL
-            AND r.PublishedAt > DATEADD(SECOND, FLOOR(-:queued_seconds), :now)
-        )
-    );
 
 -- name: read_replaceable
 -- Zero rows: no run is to make room for the next slot of its job. A row that is locked is left for the next look.

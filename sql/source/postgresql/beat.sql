@@ -7,26 +7,29 @@
 
 -- name: read_due
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    RunId AS LeftRunId, RetryRunId AS WaitingRunId, PlannedAt, RanUntil,
-    0 AS Extra, :now AS Now, CodeOwner
-FROM Jobs
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
+    0 AS Extra, :now AS Now, j.CodeOwner, j.Version,
+    -- include: open_runs
+FROM Jobs AS j
 WHERE
-    Namespace = :namespace AND Enabled = 1 AND LockedBy IS NULL AND Leased = 0 AND Quarantine IS NULL
-    AND coalesce(RetryAt, NextRunTime) <= :now
-    AND (CodeKey IS NULL OR one_of(CodeKey, :code_keys))
-    AND (CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', CodeOwner) AND none_of(JobName, :other_entries)))
-ORDER BY coalesce(RetryAt, NextRunTime)
-LIMIT :batch_size
-FOR UPDATE SKIP LOCKED;
+    j.Namespace = :namespace AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Leased = 0 AND j.Quarantine IS NULL
+    AND coalesce(j.RetryAt, j.NextRunTime) <= :now
+    AND (j.CodeKey IS NULL OR one_of(j.CodeKey, :code_keys))
+    AND (j.CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND none_of(j.JobName, :other_entries)))
+    AND (:share = '0123456789abcdef' OR strpos(:share, right(CAST(j.Id AS text), 1)) > 0)
+    AND none_of(j.Id, CAST(:besides AS uuid[]))
+ORDER BY coalesce(j.RetryAt, j.NextRunTime)
+LIMIT :batch_size;
 
 -- name: read_outbox
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    1 AS Extra, :now AS Now, j.CodeOwner
+    1 AS Extra, :now AS Now, j.CodeOwner, j.Version,
+    -- include: open_runs
 FROM JobRuns AS r
 INNER JOIN Jobs AS j ON j.Id = key(r.JobId)
 WHERE
@@ -34,19 +37,83 @@ WHERE
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.CodeKey IS NULL OR one_of(j.CodeKey, :code_keys))
     AND (j.CodeOwner IS NULL OR (CAST(:code_owner AS text) IN ('', j.CodeOwner) AND none_of(j.JobName, :other_entries)))
+    AND (:share = '0123456789abcdef' OR strpos(:share, right(CAST(j.Id AS text), 1)) > 0)
+    AND none_of(j.Id, CAST(:besides AS uuid[]))
 ORDER BY r.DueAt
-LIMIT :batch_size
-FOR UPDATE OF j SKIP LOCKED;
+LIMIT :batch_size;
 
--- name: lock_attempts
--- Before a claim writes what it goes on with. A row: somebody keeps that attempt locked, and its job is left for the
--- next look.
-WITH p AS (:rows)
+-- part: held_attempts
+held AS MATERIALIZED (
+    SELECT r.RunId
+    FROM (
+        SELECT p.waiting_id AS run_id, p.waiting_state AS state FROM p
+        UNION ALL
+        SELECT p.left_id AS run_id, p.left_state AS state FROM p
+    ) AS a
+    INNER JOIN JobRuns AS r ON r.RunId = key(a.run_id)
+    WHERE r.State = a.state
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+),
 
-SELECT r.RunId
-FROM p
-INNER JOIN JobRuns AS r ON r.RunId = key(p.run_id)
-WHERE (SELECT 1 FROM JobRuns AS l WHERE l.RunId = r.RunId FOR NO KEY UPDATE SKIP LOCKED) IS NULL;
+-- part: where_as_read
+WHERE
+    j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND (j.Enabled = 1 OR j.DisabledReason = 'finished')
+    AND same(j.NextRunTime, p.next_run_time) AND same(j.RetryAt, p.retry_at)
+    AND (p.waiting_id IS NULL OR p.waiting_id IN (SELECT h.RunId FROM held AS h))
+    AND (p.left_id IS NULL OR p.left_id IN (SELECT h.RunId FROM held AS h))
+FOR NO KEY UPDATE OF j SKIP LOCKED
+
+-- name: claim_jobs
+-- A missing row: the job, or an attempt that the next one continues, is not as it was read; or somebody keeps it locked.
+-- Nobody waits for such a row. ClaimedAt is when the job was read: its next slot may count from there.
+WITH p AS (:rows),
+
+-- include: held_attempts
+
+free AS MATERIALIZED (
+    SELECT j.Id, p.fence, p.run_id, p.claim_id, p.planned_at, p.replace_at, p.claimed_at
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = key(p.job_id)
+    -- include: where_as_read
+)
+
+UPDATE Jobs SET
+    LockedBy = :beat,
+    LockedAt = :now,
+    ClaimedAt = free.claimed_at,
+    LeaseEndsAt = after(:now, :dispatch_seconds),
+    PublishedAt = NULL,
+    PlannedAt = free.planned_at,
+    ReplaceAt = free.replace_at,
+    StartedRetry = NULL,
+    Republishes = 0,
+    Fence = Jobs.Fence + 1,
+    RunId = free.run_id,
+    ClaimId = free.claim_id
+FROM free
+WHERE Jobs.Id = key(free.Id) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NULL
+RETURNING Jobs.Id;
+
+-- name: advance_jobs
+WITH p AS (:rows),
+
+-- include: held_attempts
+
+free AS MATERIALIZED (
+    SELECT j.Id, p.fence, p.next_slot
+    FROM p
+    INNER JOIN Jobs AS j ON j.Id = key(p.job_id)
+    -- include: where_as_read
+)
+
+UPDATE Jobs SET
+    NextRunTime = free.next_slot,
+    Enabled = CASE WHEN free.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
+    DisabledReason = CASE WHEN free.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
+FROM free
+WHERE Jobs.Id = key(free.Id) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NULL
+RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
 -- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.

@@ -4,55 +4,83 @@
 -- CROSS JOIN keeps the order in which it is written: row after row of a batch, and its partner by key.
 
 -- name: read_due
--- parameters: ?1 now instant, ?2 namespace text(100), ?3 code_keys list, ?4 code_owner text(200),
---   ?5 other_entries list, ?6 batch_size int
+-- parameters: ?1 now instant, ?2 queued_seconds seconds, ?3 namespace text(100), ?4 code_keys list,
+--   ?5 code_owner text(200), ?6 other_entries list, ?7 share word(16), ?8 besides list, ?9 batch_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
 --   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
---   RanUntil instant, Extra int, Now instant, CodeOwner text
--- Zero rows: nothing is due, or it is held by others.
+--   RanUntil instant, Extra int, Now instant, CodeOwner text, Version bigint, OpenRuns bigint
+-- Zero rows: nothing is due, or it is held by others. Nothing is locked: the claim compares what was read.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence,
-    RunId AS LeftRunId, RetryRunId AS WaitingRunId, PlannedAt, RanUntil,
-    0 AS Extra, ?1 AS Now, CodeOwner
-FROM Jobs
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
+    j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
+    0 AS Extra, ?1 AS Now, j.CodeOwner, j.Version,
+    (
+        SELECT count(*) FROM JobRuns AS o
+        WHERE
+            o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+            AND (
+                o.State IN ('claimed', 'running')
+                OR (
+                    o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                    AND o.PublishedAt > after(?1, -?2)
+                )
+            )
+    ) AS OpenRuns
+FROM Jobs AS j
 WHERE
-    Namespace = ?2 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
-    AND coalesce(RetryAt, NextRunTime) <= ?1
-    AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(?3)))
+    j.Namespace = ?3 AND j.Enabled = 1 AND j.LockedBy IS NULL AND j.Quarantine IS NULL
+    AND coalesce(j.RetryAt, j.NextRunTime) <= ?1
+    AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(?4)))
     AND (
-        CodeOwner IS NULL
-        OR (?4 IN ('', CodeOwner) AND JobName NOT IN (SELECT value FROM json_each(?5)))
+        j.CodeOwner IS NULL
+        OR (?5 IN ('', j.CodeOwner) AND j.JobName NOT IN (SELECT value FROM json_each(?6)))
     )
-ORDER BY coalesce(RetryAt, NextRunTime)
-LIMIT ?6;
+    AND (?7 = '0123456789abcdef' OR instr(?7, lower(substr(j.Id, -1))) > 0)
+    AND j.Id NOT IN (SELECT value FROM json_each(?8))
+ORDER BY coalesce(j.RetryAt, j.NextRunTime)
+LIMIT ?9;
 
 -- name: read_outbox
--- parameters: ?1 now instant, ?2 namespace text(100), ?3 code_keys list, ?4 code_owner text(200),
---   ?5 other_entries list, ?6 batch_size int
+-- parameters: ?1 now instant, ?2 queued_seconds seconds, ?3 namespace text(100), ?4 code_keys list,
+--   ?5 code_owner text(200), ?6 other_entries list, ?7 share word(16), ?8 besides list, ?9 batch_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
 --   LastRunTime instant, RetryAt instant, Fence bigint, LeftRunId id, WaitingRunId id, PlannedAt instant,
---   RanUntil instant, Extra int, Now instant, CodeOwner text
+--   RanUntil instant, Extra int, Now instant, CodeOwner text, Version bigint, OpenRuns bigint
 -- Zero rows: no attempt in the outbox is due whose job is free. A job whose schedule has ended still runs what was added.
 SELECT
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
     j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence,
     j.RunId AS LeftRunId, r.RunId AS WaitingRunId, j.PlannedAt, j.RanUntil,
-    1 AS Extra, ?1 AS Now, j.CodeOwner
+    1 AS Extra, ?1 AS Now, j.CodeOwner, j.Version,
+    (
+        SELECT count(*) FROM JobRuns AS o
+        WHERE
+            o.JobId = j.Id AND o.MaxParallel IS NOT NULL
+            AND (
+                o.State IN ('claimed', 'running')
+                OR (
+                    o.State = 'dispatched' AND o.StartedAt IS NULL AND o.Reason IS NULL
+                    AND o.PublishedAt > after(?1, -?2)
+                )
+            )
+    ) AS OpenRuns
 FROM JobRuns AS r
 CROSS JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
-    r.Namespace = ?2 AND r.DueAt <= ?1
+    r.Namespace = ?3 AND r.DueAt <= ?1
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
-    AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(?3)))
+    AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(?4)))
     AND (
         j.CodeOwner IS NULL
-        OR (?4 IN ('', j.CodeOwner) AND j.JobName NOT IN (SELECT value FROM json_each(?5)))
+        OR (?5 IN ('', j.CodeOwner) AND j.JobName NOT IN (SELECT value FROM json_each(?6)))
     )
+    AND (?7 = '0123456789abcdef' OR instr(?7, lower(substr(j.Id, -1))) > 0)
+    AND j.Id NOT IN (SELECT value FROM json_each(?8))
 ORDER BY r.DueAt
-LIMIT ?6;
+LIMIT ?9;
 
 -- name: read_attempts
 -- rows: run_id id
@@ -67,14 +95,6 @@ SELECT
 FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
 
--- name: lock_attempts
--- rows: run_id id
--- returns: RunId id
--- Before a claim writes what it goes on with: here who writes has locked everything already. Always zero rows.
-WITH p (run_id) AS (:rows)
-
-SELECT p.run_id AS RunId FROM p WHERE p.run_id IS NULL;
-
 -- name: read_attempt_numbers
 -- rows: job_id id, scheduled_for instant, kind word(20)
 -- returns: JobId id, ScheduledFor instant, Kind text, LastAttempt int
@@ -88,15 +108,21 @@ GROUP BY r.JobId, r.ScheduledFor, r.Kind;
 
 -- name: claim_jobs
 -- parameters: ?1 beat text(200), ?2 now instant, ?3 dispatch_seconds seconds
--- rows: job_id id, fence bigint, run_id id, claim_id id, planned_at instant, replace_at instant
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant, waiting_id id,
+--   waiting_state word(20), left_id id, left_state word(20), run_id id, claim_id id, planned_at instant,
+--   replace_at instant, claimed_at instant
 -- returns: Id id
--- A missing row: another beat was faster.
-WITH p (job_id, fence, run_id, claim_id, planned_at, replace_at) AS (:rows)
+-- A missing row: the job, or an attempt that the next one continues, is not as it was read. An instant that was written
+-- by hand is compared as it was understood. ClaimedAt is when the job was read: its next slot may count from there.
+WITH p (
+    job_id, fence, version, next_run_time, retry_at, waiting_id, waiting_state, left_id, left_state, run_id, claim_id,
+    planned_at, replace_at, claimed_at
+) AS (:rows)
 
 UPDATE Jobs SET
     LockedBy = ?1,
     LockedAt = ?2,
-    ClaimedAt = ?2,
+    ClaimedAt = p.claimed_at,
     LeaseEndsAt = after(?2, ?3),
     PublishedAt = NULL,
     PlannedAt = p.planned_at,
@@ -108,8 +134,19 @@ UPDATE Jobs SET
     ClaimId = p.claim_id
 FROM p
 WHERE
-    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.Version IS p.version
+    AND Jobs.LockedBy IS NULL AND Jobs.Quarantine IS NULL
     AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
+    AND (Jobs.NextRunTime IS p.next_run_time OR after(Jobs.NextRunTime, 0.0) IS p.next_run_time)
+    AND (Jobs.RetryAt IS p.retry_at OR after(Jobs.RetryAt, 0.0) IS p.retry_at)
+    AND (
+        p.waiting_id IS NULL
+        OR EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = p.waiting_id AND r.State = p.waiting_state)
+    )
+    AND (
+        p.left_id IS NULL
+        OR EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = p.left_id AND r.State = p.left_state)
+    )
 RETURNING Jobs.Id;
 
 -- name: insert_runs
@@ -130,7 +167,7 @@ INSERT INTO JobRuns (
 )
 SELECT
     p.run_id, j.Namespace, j.Id, j.JobName, p.kind, p.scheduled_for, p.attempt, 'claimed', 'scheduled', j.Fence,
-    p.claim_id, ?1, ?2, j.PlannedAt, p.delay_seconds,
+    p.claim_id, ?1, j.ClaimedAt, j.PlannedAt, p.delay_seconds,
     CASE WHEN b.RunId IS NULL THEN j.NextRunTime ELSE b.SeenNextRunTime END,
     p.lease_seconds, p.max_retries, p.failures, p.lost_leases, p.exclusive, p.advances, ?2, p.max_runtime, p.max_parallel
 FROM p
@@ -138,7 +175,7 @@ CROSS JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p
 LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
 
 -- name: reopen_runs
--- parameters: ?1 beat text(200), ?2 now instant
+-- parameters: ?1 beat text(200)
 -- rows: run_id id, claim_id id, delay_seconds seconds, lease_seconds seconds, max_retries int, exclusive flag,
 --   max_runtime seconds, max_parallel int
 -- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
@@ -153,7 +190,7 @@ UPDATE JobRuns SET
     Fence = j.Fence,
     ClaimId = p.claim_id,
     ClaimedBy = ?1,
-    ClaimedAt = ?2,
+    ClaimedAt = j.ClaimedAt,
     PublishedAt = NULL,
     StartedBy = NULL,
     StartId = NULL,
@@ -230,16 +267,34 @@ FROM p
 CROSS JOIN Jobs AS j ON j.Id = p.job_id;
 
 -- name: advance_jobs
--- rows: job_id id, fence bigint, next_slot instant
--- Jobs that skip what was due. No next slot: the schedule has ended.
-WITH p (job_id, fence, next_slot) AS (:rows)
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant, waiting_id id,
+--   waiting_state word(20), left_id id, left_state word(20), next_slot instant
+-- returns: Id id
+-- Jobs that skip what was due. No next slot: the schedule has ended. A missing row: as in claim_jobs.
+WITH p (
+    job_id, fence, version, next_run_time, retry_at, waiting_id, waiting_state, left_id, left_state, next_slot
+) AS (:rows)
 
 UPDATE Jobs SET
     NextRunTime = p.next_slot,
     Enabled = CASE WHEN p.next_slot IS NULL THEN 0 ELSE Jobs.Enabled END,
     DisabledReason = CASE WHEN p.next_slot IS NULL THEN 'finished' ELSE Jobs.DisabledReason END
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL;
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.Version IS p.version
+    AND Jobs.LockedBy IS NULL AND Jobs.Quarantine IS NULL
+    AND (Jobs.Enabled = 1 OR Jobs.DisabledReason = 'finished')
+    AND (Jobs.NextRunTime IS p.next_run_time OR after(Jobs.NextRunTime, 0.0) IS p.next_run_time)
+    AND (Jobs.RetryAt IS p.retry_at OR after(Jobs.RetryAt, 0.0) IS p.retry_at)
+    AND (
+        p.waiting_id IS NULL
+        OR EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = p.waiting_id AND r.State = p.waiting_state)
+    )
+    AND (
+        p.left_id IS NULL
+        OR EXISTS (SELECT 1 FROM JobRuns AS r WHERE r.RunId = p.left_id AND r.State = p.left_state)
+    )
+RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
 -- rows: job_id id, fence bigint, reason text(1000)
@@ -348,22 +403,6 @@ WHERE
     AND Jobs.LockedBy IS NOT NULL AND Jobs.StartedRetry IS NULL AND Jobs.Republishes = p.republishes
     AND Jobs.LeaseEndsAt <= ?2
 RETURNING RunId;
-
--- name: read_beside
--- parameters: ?1 job_id id, ?2 now instant, ?3 queued_seconds seconds
--- returns: Runs bigint
--- Always one row: how many runs of this job go on, or wait for a worker that keeps leases.
-SELECT count(*) AS Runs
-FROM JobRuns
-WHERE
-    JobId = ?1 AND MaxParallel IS NOT NULL
-    AND (
-        State IN ('claimed', 'running')
-        OR (
-            State = 'dispatched' AND StartedAt IS NULL AND Reason IS NULL
-            AND PublishedAt > after(?2, -?3)
-        )
-    );
 
 -- name: read_replaceable
 -- parameters: ?1 now instant, ?2 namespace text(100), ?3 code_owner text(200), ?4 batch_size int

@@ -5,6 +5,8 @@ Broker and database are stand-ins.
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +16,17 @@ from celery_sqlbeat.beat.duties import in_thread
 from celery_sqlbeat.beat.recording import Answer, PublishRecorder
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
-from celery_sqlbeat.model import Claim, Claimable, Plan
+from celery_sqlbeat.model import Claim, Claimable, Claimed, DueBatch, Plan
 from celery_sqlbeat.model.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
 from celery_sqlbeat.publish.publisher import Published, Refused, Sending
 from celery_sqlbeat.publish.sender import Sent
-from celery_sqlbeat.store.beat_protocol import Claimed, Recorded
+from celery_sqlbeat.store.beat_protocol import EVERY_SHARE, Recorded
 from tests.support.claims import claim
 
-NOTHING = Plan([], [], [], [], [])
+
+def due_row(job_id: str) -> Any:
+    """Return what the dispatcher reads of a due job."""
+    return SimpleNamespace(job_id=job_id, job_name=job_id, now=datetime(2026, 6, 1, 12, tzinfo=timezone.utc))
 
 
 class House:
@@ -55,11 +60,32 @@ class House:
         self.begun: list[int] = []  # messages that were sent before, by each mark
         self.answers_out = 0  # of marks that nobody has waited for yet
         self.recorder = PublishRecorder(me, me, lambda: self.time, begin=self._begin)
+        self.rows: list[Any] = [due_row("00")]
+        self.kept_locked: set[str] = set()  # ids of jobs
+        self.own_share = EVERY_SHARE
+        self.read: list[tuple[str, set[str]]] = []  # the shares that were read, and what was left out
+        self.planned: list[list[str]] = []
         self.dispatcher = Dispatcher(me, me, me, me, me, self.recorder, 500, 15.0, lambda: self.time)
 
-    def claim(self, plan: Any, batch_size: int, dispatch_seconds: float, claimable: Any) -> Claimed:
+    def due(self, batch_size: int, claimable: Any, share: str, besides: set[str]) -> DueBatch:
+        self.read.append((share, set(besides)))
+        if self.waiting and not self.rows:
+            self.rows = [due_row("00")]
+        rows = [row for row in self.rows if row.job_id[-1] in share and row.job_id not in besides]
+        return DueBatch(rows[:batch_size])
+
+    def __call__(self, due: DueBatch) -> Plan:
+        self.planned.append([row.job_id for row in due.jobs])
         claims, self.waiting = self.waiting, []
-        return Claimed(claims, NOTHING, {each.job_id: each.job_name for each in claims})
+        return Plan(claims, [], [], [], [])
+
+    def claim(self, due: DueBatch, plan: Plan, dispatch_seconds: float) -> Claimed:
+        taken = {row.job_id for row in due.jobs} - self.kept_locked
+        self.rows = [row for row in self.rows if row.job_id not in taken]
+        return Claimed(plan.claims, [], [], {row.job_id for row in due.jobs} - taken, len(taken))
+
+    def share(self) -> str:
+        return self.own_share
 
     def filled(self, claims: list[Claim]) -> list[Claim]:
         return claims
@@ -418,3 +444,49 @@ def test_two_batches_wait_for_the_database_where_it_went_away_between_them() -> 
     house.raises = None
     house.recorder.record()
     assert house.dispatched == [one, another]
+
+
+def crowd(house: House, amount: int) -> list[str]:
+    """Let so many jobs be due, evenly over the shares; return their ids."""
+    house.rows = [due_row(f"{number:04x}") for number in range(amount)]
+    return [row.job_id for row in house.rows]
+
+
+def test_of_a_crowd_each_beat_plans_its_own_share() -> None:
+    house = House()
+    ids = crowd(house, 2000)
+    house.own_share = "0123"
+    while house.dispatcher.fire().more:
+        pass
+    assert [job_id for batch in house.planned for job_id in batch] == [job_id for job_id in ids if job_id[-1] in "0123"]
+    assert [share for share, _ in house.read] == [EVERY_SHARE, "0123"]
+
+
+def test_what_the_others_have_not_taken_is_left_to_them_once_and_then_claimed() -> None:
+    house = House()
+    ids = crowd(house, 500)
+    house.own_share = "g"  # of which no job is
+    result = house.dispatcher.fire()
+    assert (result.something, result.more, house.planned) == (False, False, [[]])
+    assert house.dispatcher.fire().something
+    assert house.planned[1] == ids
+
+
+def test_a_beat_that_is_alone_takes_a_crowd_in_whole_batches() -> None:
+    house = House()
+    ids = crowd(house, 1200)
+    while house.dispatcher.fire().more:
+        pass
+    assert [job_id for batch in house.planned for job_id in batch] == ids
+    assert [len(batch) for batch in house.planned] == [500, 500, 200]
+
+
+def test_locked_rows_that_fill_a_batch_do_not_hide_what_is_due_after_them() -> None:
+    house = House()
+    ids = crowd(house, 1100)
+    house.kept_locked = set(ids[:1000])
+    while house.dispatcher.fire().more:
+        pass
+    assert {row.job_id for row in house.rows} == house.kept_locked
+    house.dispatcher.fire()
+    assert house.read[-1][1] == set(), "the next look tries them again"

@@ -5,7 +5,7 @@ A block is one batch; its rows travel as one JSON parameter.
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,7 @@ from celery_sqlbeat.store.sql.dialects.mssql_text import (
 )
 from celery_sqlbeat.store.sql.dialects.mssql_tokens import Token, Tokens, TokenUnavailable, identity_of, tokens_for
 from celery_sqlbeat.store.sql.faults import Fault
-from celery_sqlbeat.store.sql.session import Block, Row, Rows, load_with_clock
+from celery_sqlbeat.store.sql.session import Block, Call, Row, Rows, load_with_clock
 
 _NO_USER = "(with a new access token: is this identity a user of the database? grants.sql shows how it becomes one)"
 _MIGRATION_LOCK_MS = 600_000  # a migration of large tables may take long, and the others wait for it
@@ -94,6 +94,10 @@ class MssqlSession:
             cursor.setinputsizes(sizes_of(block))
         cursor.execute(block.text, [self._null if value is None else value for value in values])
         return _result(cursor)
+
+    def fetch_together(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run blocks one after the other."""
+        return [self.fetch(call.block, call.rows, **call.scalars) for call in calls]
 
     def script(self, text: str) -> None:
         """Run a script of several statements, for migrations."""

@@ -3,8 +3,8 @@
 Batches travel as arrays.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import Any
 
 import psycopg
@@ -29,7 +29,7 @@ from celery_sqlbeat.store.sql.dialects.postgresql_text import (
     values_of,
 )
 from celery_sqlbeat.store.sql.faults import READ_ONLY, Fault
-from celery_sqlbeat.store.sql.session import Block, Row, Rows, load_with_clock
+from celery_sqlbeat.store.sql.session import Block, Call, Row, Rows, load_with_clock
 
 TRANSACTIONS, SESSIONS = "transactions", "sessions"
 _PROBES = 5  # where server connections are given in turn, not every probe meets another one
@@ -45,25 +45,47 @@ class PostgresqlSession:
         self._connection = connection
         self._blocks = blocks
         self._usual_patience: float | None = None
+        self._begins = False  # a transaction whose BEGIN is not sent yet
 
     def begin(self) -> None:
-        """Begin a transaction."""
-        self._connection.execute("BEGIN")
+        """Begin a transaction, with the first statement in it."""
+        self._begins = True
 
     def commit(self) -> None:
         """Commit the transaction."""
-        self._connection.execute("COMMIT")
+        if not self._begins:
+            self._connection.execute("COMMIT")
+        self._begins = False
         self._be_impatient()
 
     def rollback(self) -> None:
         """Roll back the transaction, if there is one."""
+        self._begins = False
         self._be_impatient()
         if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             self._connection.execute("ROLLBACK")
 
     def fetch(self, name: str, rows: Rows | None = None, /, **scalars: Any) -> list[Row]:
         """Run a block and return its rows."""
+        if self._begins:
+            return self.fetch_together([Call(name, rows, scalars)])[0]
         return self._rows_of(name, self._execute(name, rows, scalars))
+
+    def fetch_together(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Send blocks one after the other, and wait once."""
+        with self._together():
+            self._send_begin()
+            cursors = [self._execute(call.block, call.rows, dict(call.scalars)) for call in calls]
+        return [self._rows_of(call.block, cursor) for call, cursor in zip(calls, cursors, strict=True)]
+
+    def _send_begin(self) -> None:
+        if self._begins:
+            self._begins = False
+            self._connection.execute("BEGIN")
+
+    def _together(self) -> AbstractContextManager[object]:
+        """Let statements be sent without waiting, where the driver's library can."""
+        return self._connection.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
 
     def server(self) -> int:
         """Return the number of the server's process that answers now."""
@@ -91,6 +113,7 @@ class PostgresqlSession:
 
     def script(self, text: str) -> None:
         """Run a text of several statements."""
+        self._send_begin()
         self._connection.execute(text)
 
     def migration_lock(self) -> None:
@@ -98,6 +121,7 @@ class PostgresqlSession:
         if isinstance(self._connection, Patient):
             self._usual_patience = self._connection.patience
             self._connection.patience = _MIGRATION_SECONDS
+        self._send_begin()
         # By itself: a statement that runs keeps the time-out that it began with.
         self._connection.execute(b"SET LOCAL statement_timeout = 0")
         self.fetch("migration_lock")
@@ -133,6 +157,9 @@ class PooledSession(PostgresqlSession):
         # Sent as one message, both are one transaction and cost one round trip; such a message has
         # no parameters.
         return self._connection.execute(self._settings + self.filled(self._blocks[name], rows, scalars))
+
+    def _together(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def filled(self, block: Block, rows: Rows | None, scalars: Mapping[str, Any]) -> bytes:
         """Return a block with its values in the text."""

@@ -4,7 +4,7 @@ Many processes of one machine share one file in WAL mode; its clock is the serve
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.errors import DatabaseUnavailable, SchemaError, StoreError
 from celery_sqlbeat.store.sql.dialects.sqlite_values import after, decoded, flat, scalar, statements, text_of, with_rows
 from celery_sqlbeat.store.sql.faults import Fault
-from celery_sqlbeat.store.sql.session import Block, Clock, Row, Rows, load
+from celery_sqlbeat.store.sql.session import Block, Call, Clock, Row, Rows, load
 
 OLDEST = (3, 35, 0)  # the first version with RETURNING
 _PAGES_PER_CHECKPOINT = 4000  # 16 MB: index pages that many commits touch reach the file once
@@ -111,6 +111,10 @@ class SqliteSession:
                 self._connection.text_factory = _readable
             raise
         return decoded(answer, block.returns.instants) if answer and block.returns.instants else answer
+
+    def fetch_together(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run blocks one after the other."""
+        return [self.fetch(call.block, call.rows, **call.scalars) for call in calls]
 
     def script(self, text: str) -> None:
         """Run a script of several statements, for migrations."""
