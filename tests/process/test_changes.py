@@ -290,7 +290,7 @@ def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: M
     restarted.stop()
     new.kill()
     wait_for(lambda: schedule() == "every 1h", 60, shop.logs)
-    assert old.log.count("brought its beat_schedule") == 2
+    wait_for(lambda: old.log.count("brought its beat_schedule") == 2, 10, shop.logs)  # told after it is written
     assert new.log.count("brought its beat_schedule") == 1
     old.stop()
     assert_clean(old, new)
