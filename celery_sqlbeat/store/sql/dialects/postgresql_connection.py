@@ -1,5 +1,6 @@
 """Connect to PostgreSQL: settings of a connection, patience with an answer, classes of errors."""
 
+import contextlib
 import re
 import selectors
 from collections.abc import Generator, Mapping
@@ -93,6 +94,11 @@ class Patient(psycopg.Connection[Row]):
             self._drive(gen, next(gen), environment.monotonic() + self.patience)
         except StopIteration as done:
             return done.value
+        except BaseException:
+            # A pipeline that is given up would still read what is left, of a lost connection.
+            with contextlib.suppress(psycopg.Error, RuntimeError):
+                gen.close()
+            raise
 
     def _drive(self, gen: Generator[Any, Any, Any], events: int, end: float) -> NoReturn:
         """Advance the exchange until it ends, by a StopIteration with its result."""
