@@ -176,9 +176,9 @@ def call_after(consumer: Any, seconds: float, action: Callable[..., None], *args
     consumer.timer.call_after(seconds, action, args)
 
 
-def consumed_queues(app: Any) -> list[str]:
-    """Return the names of the queues that a worker of this app consumes."""
-    return [queue.name for queue in app.amqp.queues.consume_from.values()]
+def consumed_queues(queues: Any) -> list[str]:
+    """Return the names of those of an app's queues that its worker consumes."""
+    return [queue.name for queue in queues.consume_from.values()]
 
 
 def is_closing(consumer: Any) -> bool:

@@ -78,7 +78,8 @@ def keep_handed_over(pool: Any, requests: Callable[[], Iterable[Any]]) -> None:
             flush()
             return
         handed_over = [job for req in requests() if (job := _job_of(req)) is not None and job._write_to]
-        kept = [job for job in handed_over if job._job in inner._cache]
+        # What was put back, since its child died, may name the child that has the same pipe now.
+        kept = [job for job in handed_over if job._job in inner._cache and job not in inner.outbound_buffer]
         flush()
         for job in kept:
             if job._job not in inner._cache:

@@ -57,7 +57,8 @@ def address_of(consumer: Any) -> str | None:
     """
     try:
         # kombu has one connection that only waits for messages, and no public name for it.
-        client = consumer.task_consumer.channel.client
+        # The property has a lock, which a child that is forked meanwhile would find taken for ever.
+        client = vars(consumer.task_consumer.channel)["client"]
         host, port = client.connection._sock.getsockname()[:2]
     except Exception:  # no Redis, no connection at this moment, or another kombu
         return None

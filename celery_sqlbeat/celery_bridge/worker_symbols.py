@@ -163,6 +163,7 @@ WORKER = (
         "billiard 4.1",
         "a run is given back while its body goes on in a process of the pool, after a lost connection",
         f"{_ASYNPOOL}:AsynPool.__init__ > _fileno_to_outq",
+        f"{_ASYNPOOL}:AsynPool.__init__ > outbound_buffer",
         f"{_ASYNPOOL}:AsynPool.on_job_process_down (self, job, pid_gone)",
         f"{_ASYNPOOL}:AsynPool.flush (self)",
         "celery.concurrency.prefork:TaskPool.on_start > flush",

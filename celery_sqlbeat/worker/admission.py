@@ -43,6 +43,8 @@ class PendingMessage:
         self.header = header
         self.req = execution.req
         self.question: StartQuestion | None = None  # once it has asked
+        self.run_lease: RunLease | None = None
+        """Once it has its answer; who withdraws the message gives it back."""
         self.is_withdrawn = False
         """Whether the body must not run any more."""
         self.is_cut = False
@@ -113,7 +115,11 @@ class Admission:
         self.worker_runtime.ask(pending.header, question)
 
     def _hear(self, pending: PendingMessage, answered: Answered, answer: StartAnswer) -> None:
-        if not pending.is_withdrawn:
+        with self._lock:
+            is_withdrawn = pending.is_withdrawn
+            if not is_withdrawn and isinstance(answer, Started):
+                pending.run_lease = answer.run_lease
+        if not is_withdrawn:
             answered(pending, answer)
         elif isinstance(answer, Started):
             self.worker_runtime.unstart(answer.run_lease)
@@ -151,7 +157,6 @@ class Admission:
         if pending.req in self._raised:
             self.loop.post(lambda: self._lower(pending.req))
         if withdrawn:
-            self.worker_runtime.unstart(run_lease)
             return False
         if not pending.is_passed_on and not run_lease.take():
             drop(pending.req, "the lease was given back before the body could begin")
@@ -211,6 +216,8 @@ class Admission:
         for pending in waiting:
             if pending.question is not None:
                 self.worker_runtime.withdraw(pending.question)
+            if pending.run_lease is not None:  # nobody else would give it back
+                self.worker_runtime.unstart(pending.run_lease)
         kept, self._kept = self._kept, set()
         self._raised.clear()
         if self._requeue is not None:

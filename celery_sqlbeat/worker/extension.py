@@ -55,6 +55,8 @@ class Extension:
         self._strategies: Mapping[str, Any] | None = None
         self._names: tuple[str, ...] = ()
         self._tasks: str | None = None
+        self._queues: Any = None
+        """The app's queues: a thread that asks for them locks what a child may inherit."""
         self._consumer: Any = None
         """The consumer while it has a connection: without one it takes no messages."""
         host = socket.gethostname()
@@ -67,9 +69,7 @@ class Extension:
         timing = Timing.of(settings)
         self._received = WaitingRuns(timing, environment.monotonic)
         self._connection_name = ConnectionName()
-        self.worker_runtime = WorkerRuntime(
-            settings, self._describe, is_configured, timing, self._received, SlotResults(worker.app)
-        )
+        self.worker_runtime = WorkerRuntime(settings, self._describe, is_configured, timing, self._received)
         watch_bodies_of(worker.app, worker.hostname)
         self._wait_for_capacity, self._process = take_requests(worker, self._receive, self._admit)
 
@@ -87,7 +87,7 @@ class Extension:
         if self._strategies is None:  # before the worker registers
             prove(self._worker, consumer, self._receive, self._admit)
         self._strategies = consumer.strategies
-        self._consumer = consumer
+        self._queues, self._consumer = self._worker.app.amqp.queues, consumer
         self.worker_runtime.open()
         self.worker_runtime.queues_changed()
 
@@ -187,7 +187,9 @@ class Extension:
             if not isinstance(header, Header):
                 admission.refuse_header(req, header)
                 return None
-            execution = TrackedRequest(req, header, self.worker_runtime, loop, self._flags, pool.stop, self._executions)
+            execution = TrackedRequest(
+                req, header, self.worker_runtime, loop, self._flags, pool.stop, self._executions, pool.has_dropped
+            )
             pending = PendingMessage(execution, header)
             return pending if admission.receive(pending) else None
         except Exception as error:
@@ -200,6 +202,8 @@ class Extension:
         loop = loop_for(worker, consumer)
         admission = Admission(self.worker_runtime, loop, self._received)
         pool = pool_for(worker, admission, self._process, loop)
+        if not pool.has_processes:  # a child would inherit what a thread has locked of the backend
+            self.worker_runtime.results = SlotResults(worker.app)
         self._node = self._node._replace(broker_fingerprint=fingerprint(worker.app.connection_for_read()))
         pool.keep_handed_over(self._executions)
         follow_end(worker.pool, self._drained, self._terminated)
@@ -233,7 +237,7 @@ class Extension:
         self.worker_runtime.close()
 
     def _describe(self) -> Node:
-        consumed = consumed_queues(self._worker.app) if self._consumer is not None else []
+        consumed = consumed_queues(self._queues) if self._consumer is not None else []
         unleasable = self._parts.receipt.unleasable if self._parts is not None else []
         strangers = self._parts.receipt.strangers.told if self._parts is not None else []
         return self._node._replace(

@@ -32,6 +32,45 @@ def assert_ended(shop: WorkerShop, job: str) -> None:
         assert last.run_id in str(shop.results()[run.run_id]["result"]), shop.results()[run.run_id]
 
 
+_LOCKED_FOR_LONG = """
+import threading, time
+from celery.backends.filesystem import FilesystemBackend
+
+_lock = threading.Lock()  # as kombu's cached properties have one: `client` of the backend for Redis
+_get, _set = FilesystemBackend.get_task_meta, FilesystemBackend.set
+
+
+def _get_slowly(*args, **options):
+    with _lock:
+        time.sleep(20)
+        return _get(*args, **options)
+
+
+def _set_alone(*args):
+    with _lock:
+        return _set(*args)
+
+
+FilesystemBackend.get_task_meta, FilesystemBackend.set = _get_slowly, _set_alone
+"""
+
+
+def test_no_process_inherits_what_a_thread_has_locked_of_the_result_backend(make_workers: MakeWorkers) -> None:
+    """It could store no result, and its run would go on for ever."""
+    lane = Lane("prefork", "redis", "sqlite", "early")
+    shop = make_workers(lane)
+    shop.write_app(lane, extra=_LOCKED_FOR_LONG)
+    fails = shop.order("work.fail_until", 2)
+    worker = shop.work(concurrency=1).ready()
+    shop.dispatch_until(lambda: shop.states(fails) == ["retry", "success"])
+    [child] = worker.children()
+    os.kill(child, signal.SIGKILL)
+    follows = shop.order("work.note")
+    shop.dispatch()
+    shop.wait_for_states(follows, "success")
+    worker.stop()
+
+
 def test_earlier_attempts_get_a_result_that_names_the_last_one(make_workers: MakeWorkers) -> None:
     def scenario(shop: WorkerShop, lane: Lane) -> None:
         shop.write_app(lane, task_track_started=True, task_reject_on_worker_lost=True)
@@ -40,9 +79,8 @@ def test_earlier_attempts_get_a_result_that_names_the_last_one(make_workers: Mak
         silent = shop.order("work.fail_until", 2, options={"ignore_result": True})
         killed = shop.order("work.sleep", 600, 0) if lane.pool == "prefork" else None
         worker = shop.work(lane.pool).ready()
-        beat = shop.start() if lane.pool == "gevent" else None  # there the worker leaves it to a beat
+        beat = shop.start() if lane.pool in ("prefork", "gevent") else None  # there the worker leaves it to a beat
         if killed is not None:
-            shop.dispatch()
             os.kill(shop.wait_for_start(killed).pid, signal.SIGKILL)
         jobs: dict[Any, list[str]] = {
             fails: ["retry", "success"],

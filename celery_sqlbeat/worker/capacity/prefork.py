@@ -191,9 +191,8 @@ class PreforkCapacity(PoolCapacity):
         passed = pending in self._passing
         self._passing.discard(pending)
         if pending.is_cut:
-            if isinstance(answer, Started):
-                self._admission.begins(pending, answer.run_lease)
-        elif had_process:
+            return
+        if had_process:
             if not isinstance(answer, Started):
                 self._admission.refuse(pending, answer)
             self._with_process(pending, answer)

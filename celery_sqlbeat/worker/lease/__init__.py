@@ -231,7 +231,7 @@ class LeaseTable:
 
     def add(self, run: StartedRun, celery_retries: int, sent_at: float, ahead: bool) -> RunLease:
         """Hold a run that the database has started, by a statement sent at that instant."""
-        take_by = self.clock() + self.timing.ahead_seconds if ahead else float("inf")
+        take_by = self.clock() + (self.timing.ahead_seconds if ahead else self.timing.ask_seconds)
         interval, stop_after = self.timing.interval(run.lease_seconds), self.timing.stop_after(run.lease_seconds)
         run_lease = RunLease(run, celery_retries, sent_at, interval, stop_after, take_by, self.clock, self.guard)
         with self.guard:

@@ -45,8 +45,12 @@ class TrackedRequest:
         flags: SharedFlags,
         stop: Callable[["TrackedRequest"], None],
         running: "set[TrackedRequest]",
+        has_dropped: Callable[["TrackedRequest"], bool],
     ) -> None:
-        """`stop` stops a task in the way of its pool; `running` has this one while it runs."""
+        """`stop` stops a task in the way of its pool; `running` has this one while it runs.
+
+        `has_dropped` tells whether the pool has forgotten a task that no process has; any thread.
+        """
         self.req = req
         self.header = header
         self.run_lease: RunLease | None = None
@@ -57,7 +61,7 @@ class TrackedRequest:
         """Whether somebody revoked or cancelled it while it ran."""
         self.is_cancelled = False
         """Whether Celery did, at the end of the worker or of its connection."""
-        self._running = running
+        self._running, self._has_dropped = running, has_dropped
         self._worker_runtime, self._loop, self._flags, self._stop = worker_runtime, loop, flags, stop
         self.pid: Any = None
         """The process or green thread that runs the task."""
@@ -72,7 +76,7 @@ class TrackedRequest:
         self._is_settled = False
         """Whether the outcome is written, or known to be lost."""
         self._is_unreported = False
-        """Whether a heartbeat has found a success in the flags that Celery had not reported."""
+        """Whether a heartbeat has found what Celery had not reported: a success, or a lost task."""
         self._acknowledge: Callable[[], Any] | None = None
         watch(req, self, check_prerun)
 
@@ -144,12 +148,18 @@ class TrackedRequest:
         return self.run_lease is not None and self.run_lease.stop is Stop.OVERDUE
 
     def _extended(self, until: float) -> None:
-        """Note until when the lease is safe, and end a success that Celery does not report."""
+        """Note until when the lease is safe; end what is over and what Celery does not report."""
         self._flags.extend(self._place, until)
-        if self._flags.has_succeeded(self._place):
-            if self._is_unreported:  # Celery's event loop waits for the broker, or for a broken child's pipe
-                _later.after(0.0, partial(self.end, TaskResult.SUCCESS))
-            self._is_unreported = True
+        was_unreported, has_succeeded = self._is_unreported, self._flags.has_succeeded(self._place)
+        self._is_unreported = has_succeeded or self._has_dropped(self)
+        if was_unreported and has_succeeded:  # Celery's event loop waits for the broker, or for a broken child's pipe
+            _later.after(0.0, partial(self.end, TaskResult.SUCCESS))
+        elif was_unreported and self._is_unreported:
+            _later.after(0.0, self._release_dropped)
+
+    def _release_dropped(self) -> None:
+        if self.release_unbegun():
+            events.noted(topic="the pool lost a task, whose run is given back", text=self.req.id)
 
     def _must_stop(self) -> None:
         self._flags.set(self._place)

@@ -8,9 +8,11 @@ import pytest
 from celery.app.task import Context
 from kombu.common import QoS
 
+from celery_sqlbeat.celery_bridge.consumer import RawMessage
 from celery_sqlbeat.celery_bridge.message_header import HEADER, read
 from celery_sqlbeat.worker.admission import Admission, PendingMessage, _start_id
-from celery_sqlbeat.worker.lease import StaleMessage
+from celery_sqlbeat.worker.lease import RunLease, StaleMessage, Started
+from celery_sqlbeat.worker.lease.starts import StartQuestion
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.own_strategy import StrategyMessage
 from tests.support.claims import SLOT
@@ -61,9 +63,18 @@ class FakeRuntime:
 
     def __init__(self) -> None:
         self.pending: list[str] = []
+        self.questions: list[StartQuestion] = []
+        self.released: list[RunLease] = []
 
-    def ask(self, header: Any, *_: Any) -> None:
+    def ask(self, header: Any, question: StartQuestion) -> None:
         self.pending.append(header.run)
+        self.questions.append(question)
+
+    def withdraw(self, question: StartQuestion) -> None:
+        question.answered = None
+
+    def unstart(self, run_lease: RunLease) -> None:
+        self.released.append(run_lease)
 
 
 @pytest.mark.parametrize("forged", [{}, {"started": ["j", "slot", 1, 7, 0]}, {"started": None}], ids=repr)
@@ -103,3 +114,53 @@ def test_an_expired_message_of_an_own_strategy_is_dropped() -> None:
     admission.receive(pending)
     admission.refuse(pending, StaleMessage("too late", expired=True))
     assert said == ["acknowledged"] and not admission.is_open(pending)
+
+
+class Waiting:
+    """A message that has asked for its lease and waits for its pool."""
+
+    def __init__(self) -> None:
+        self.worker_runtime, self.heard = FakeRuntime(), 0
+        self.admission = Admission(cast(Any, self.worker_runtime), cast(Any, None), cast(Any, self))
+        req: Any = RawMessage(SimpleNamespace(connection_errors=()), SimpleNamespace(headers={}), "id", "shop.add")
+        header: Any = read(RAW, {"id": RAW["run"]})
+        self.pending = PendingMessage(cast(Any, SimpleNamespace(req=req, begin=lambda run_lease: None)), header)
+        self.run_lease = cast(RunLease, SimpleNamespace(take=lambda: True))
+        assert self.admission.receive(self.pending)
+        self.admission.ask(self.pending, lambda *_: setattr(self, "heard", self.heard + 1))
+
+    def begun(self, _header: Any) -> None:
+        """Be told, as `WaitingRuns`, that the run has begun."""
+
+    def answer(self) -> None:
+        self.worker_runtime.questions[0].answer(Started(self.run_lease))
+
+
+def test_a_lease_that_waits_for_its_pool_is_given_back_where_the_connection_ends() -> None:
+    """Nobody would use it or let it go, and heartbeats would extend it for ever."""
+    waiting = Waiting()
+    waiting.answer()
+    assert waiting.heard == 1
+    waiting.admission.leave(is_closing=False)
+    assert waiting.worker_runtime.released == [waiting.run_lease]
+    assert not waiting.admission.begins(waiting.pending, waiting.run_lease), "its turn in the pool comes after that"
+    waiting.admission.unstart_late(waiting.pending, waiting.run_lease)
+    assert waiting.worker_runtime.released == [waiting.run_lease]
+
+
+def test_a_lease_that_comes_when_the_connection_has_ended_is_given_back() -> None:
+    waiting = Waiting()
+    (question,) = waiting.worker_runtime.questions
+    answered = question.answered
+    assert answered is not None
+    waiting.admission.leave(is_closing=False)
+    answered(Started(waiting.run_lease))  # it was on its way
+    assert waiting.worker_runtime.released == [waiting.run_lease] and waiting.heard == 0
+
+
+def test_a_run_that_has_begun_is_left_alone_where_the_connection_ends() -> None:
+    waiting = Waiting()
+    waiting.answer()
+    assert waiting.admission.begins(waiting.pending, waiting.run_lease)
+    waiting.admission.leave(is_closing=False)
+    assert waiting.worker_runtime.released == []

@@ -1,6 +1,7 @@
 """What prefork's pool remembers when the connection is lost."""
 
 import weakref
+from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -34,10 +35,12 @@ class Pool:
         self._pool = self
         self._cache = {job._job: job for job in jobs}
         self._fileno_to_outq: dict[int, Any] = {}
+        self.outbound_buffer: deque[Job] = deque()
         self.down: list[tuple[Job, int]] = []
 
     def flush(self) -> None:
         self._cache.clear()
+        self.outbound_buffer.clear()
 
     def on_job_process_down(self, job: Job, pid: int) -> None:
         self.down.append((job, pid))
@@ -65,6 +68,17 @@ def test_a_child_that_died_meanwhile_is_told_of() -> None:
     job._write_to.lives = False
     pool.flush()
     assert pool.down == [(job, 7)]
+
+
+def test_what_waits_for_another_child_is_dropped_though_its_first_one_is_named() -> None:
+    """Its child died and it was put back; a new child with the same pipe takes that one's name."""
+    put_back = Job(1, Child())
+    pool = Pool(put_back)
+    pool.outbound_buffer.append(put_back)
+    ours = [execution(put_back)]
+    keep_handed_over(pool, lambda: ours)
+    pool.flush()
+    assert is_forgotten(pool, ours[0]) and not pool.down
 
 
 def test_a_pool_that_was_ended_has_nothing_to_keep() -> None:

@@ -76,7 +76,7 @@ def test_time_counts_from_the_begin_of_the_body() -> None:
     claim = rig.claim(**FIVE)
     request = rig.ask(claim)
     rig.settle()
-    rig.run_for(30)  # it waits for its slot in the pool
+    rig.run_for(14)  # it waits for its slot in the pool
     run_lease = rig.run_lease(request)
     rig.take(run_lease)
     rig.run_for(4.9)

@@ -273,6 +273,18 @@ def test_a_lease_that_came_ahead_of_its_slot_is_given_back_after_a_second() -> N
     assert rig.state(claim) == "scheduled" and rig.lease_manager.held == 0
 
 
+def test_no_lease_is_kept_for_long_that_nobody_takes() -> None:
+    """Whoever heard the answer is busy, or has forgotten it."""
+    rig = Rig()
+    claim = rig.claim()
+    request = rig.ask(claim)
+    rig.run_for(14)
+    assert rig.run_lease(request).phase is Phase.LEASED
+    rig.run_for(2)
+    assert not rig.run_lease(request).take()
+    assert rig.state(claim) == "scheduled" and rig.lease_manager.held == 0
+
+
 def test_a_lease_that_came_ahead_and_was_taken_stays() -> None:
     rig = Rig()
     claim = rig.claim()

@@ -135,10 +135,15 @@ class Loop:
 
 
 def execution_of(
-    req: Request, worker_runtime: Any, stop: Any, running: set[TrackedRequest], marks: SharedFlags
+    req: Request,
+    worker_runtime: Any,
+    stop: Any,
+    running: set[TrackedRequest],
+    marks: SharedFlags,
+    has_dropped: Callable[[TrackedRequest], bool] = lambda _execution: False,
 ) -> TrackedRequest:
     header = Header(*(*(RAW[name] for name in ("store", "namespace", "run", "claim", "fence")), 0))
-    return TrackedRequest(req, header, worker_runtime, Loop(), marks, stop, running)
+    return TrackedRequest(req, header, worker_runtime, Loop(), marks, stop, running, has_dropped)
 
 
 class Bench:
@@ -148,7 +153,10 @@ class Bench:
         self.req, self.worker_runtime, self.stopped = Request(late), FakeRuntime(), 0
         self.running: set[TrackedRequest] = set()
         self.marks = SharedFlags(places)
-        self.execution = execution_of(self.req, self.worker_runtime, self._stop, self.running, self.marks)
+        self.is_dropped = False
+        self.execution = execution_of(
+            self.req, self.worker_runtime, self._stop, self.running, self.marks, lambda _execution: self.is_dropped
+        )
         self.run_lease = FakeLease()
         begun: Any = self.run_lease
         self.execution.begin(begun)
@@ -388,6 +396,29 @@ def test_a_success_that_celery_does_not_tell_is_told_by_the_heartbeats(monkeypat
     assert running.running and running.marks.begin(running.place, 2999.9)
     done.fails(ValueError("told too late"))
     assert done.worker_runtime.ended == [TaskResult.SUCCESS]
+
+
+def test_what_the_pool_has_dropped_is_given_back_by_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease is extended only while its task runs, or waits for its turn."""
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(tracking._later, "after", lambda _seconds, action: later.append(action))
+    waiting, begun = Bench(in_child=False), Bench()
+    for bench in (waiting, begun):
+        bench.run_lease.told(2000.0)
+        bench.is_dropped = True
+        bench.run_lease.told(3000.0)
+    assert not later, "the pool may be about to take it, or to tell what became of it"
+    waiting.is_dropped = False
+    waiting.run_lease.told(4000.0)
+    waiting.is_dropped = True
+    waiting.run_lease.told(5000.0)
+    assert not later
+    for bench in (waiting, begun):
+        bench.run_lease.told(6000.0)
+    for each in later:
+        each()
+    assert waiting.worker_runtime.released == 1 and not waiting.running
+    assert begun.worker_runtime.released == 0 and begun.running, "a process has it"
 
 
 def test_what_no_child_has_begun_when_the_worker_stops_is_given_back_and_does_not_begin_then() -> None:
