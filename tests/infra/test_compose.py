@@ -162,7 +162,7 @@ def test_the_image_has_all_of_the_package_before_it_installs_it() -> None:
     """A folder that the wheel is to hold and that is not there ends the build."""
     project = (ROOT / "pyproject.toml").read_text()  # no tomllib in Python 3.10
     section = project.partition("[tool.hatch.build.targets.wheel.force-include]\n")[2].partition("\n[")[0]
-    folders = set(re.findall(r"^(\w+) = ", section, re.MULTILINE))
+    folders = set(re.findall(r'^"?(\w+)[^=\n]* = ', section, re.MULTILINE))
     assert "sql" in folders
     before = DOCKERFILE.partition("RUN pip install")[0]
     copied = {name for names in re.findall(r"^COPY (.+) \S+$", before, re.MULTILINE) for name in names.split()}
