@@ -190,6 +190,60 @@ DATEADD(
         return f"{indent}{before}FROM OPENJSON(:rows) WITH ({lines}) AS {alias or 'p'}"
 
 
+class Mysql(Database):
+    """MySQL and MariaDB. A block is one packet: literals are written into it, its rows as JSON."""
+
+    phrases: Mapping[str, str] = {
+        "after": "{0} + INTERVAL {1} SECOND",
+        "before": "{0} - INTERVAL {1} SECOND",
+        "long_before": "{0} - INTERVAL {1} SECOND",
+        "key": "{0}",
+        "uuid": "{0}",
+        "later": "greatest({0}, {1})",
+        "same": "{0} <=> {1}",
+        "one_of": "{0} IN ({1})",
+        "none_of": "{0} NOT IN ({1})",
+        "total": "sum({0})",
+    }
+    types: Mapping[str, str] = {
+        "id": "char(36)",
+        "instant": "datetime(6)",
+        "seconds": "double",
+        "flag": "smallint",
+        "int": "integer",
+        "bigint": "bigint",
+        "text": "mediumtext",
+        "word": "mediumtext",
+    }
+
+    def finished(self, text: str, rows: Columns, returns: Columns) -> tuple[str, list[str]]:
+        """Set the clock and the rows in front, and write the markers of Python's formatting."""
+        text = re.sub(r" INDEXED BY (\w+)", r" FORCE INDEX (\1)", text.replace("%", "%%"))
+        text = text.replace("LOOP JOIN", "STRAIGHT_JOIN").replace("FOR NO KEY UPDATE", "FOR UPDATE")
+        text = text.removeprefix("WITH p AS (:rows)\n\n")
+        source = re.compile(r"^( *)(.*)\b(FROM|UPDATE) p\b(?: \(([\w, ]+)\))?", re.MULTILINE)
+        text = source.sub(lambda place: f"{place[1]}{place[2]}{place[3]} {self._table(rows, place[1], place[4])}", text)
+        names = [name for name in _used(text) if name != "now"]
+        first = ["@now = utc_timestamp(6)"] if ":now" in text else []
+        first += ["@rows = %(rows)s"] if rows else []
+        text = text.replace(":now", "CAST(@now AS datetime(6))")
+        head = f"SET {', '.join(first)};\n" if first else ""
+        return head + _PARAMETER.sub(r"%(\1)s", text), names
+
+    def _table(self, rows: Columns, indent: str, chosen: str | None) -> str:
+        """Return the rows, or some of their columns, as a table."""
+        wanted = chosen.split(", ") if chosen else [name for name, _ in rows]
+        read = [
+            f"{name} {self.type(kind)} PATH '$[{at}]' ERROR ON ERROR"
+            for at, (name, kind) in enumerate(rows)
+            if name in wanted
+        ]
+        if len(read) == 1:
+            return f"JSON_TABLE(@rows, '$[*]' COLUMNS ({read[0]})) AS p"
+        columns = "        " + ",\n        ".join(read)
+        return textwrap.indent(f"JSON_TABLE(\n    @rows, '$[*]' COLUMNS (\n{columns}\n    )\n) AS p", indent).lstrip()
+
+
 def spoken(text: str, phrases: Mapping[str, str]) -> str:
     """Return a text with its phrases in the words of a database."""
     match = re.search(rf"\b({'|'.join(phrases)})\(", text)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from celery_sqlbeat.store.sql.migrations import migrations
-from sql.databases import Columns, Database, Mssql, Postgresql, Sqlite, filled
+from sql.databases import Columns, Database, Mssql, Mysql, Postgresql, Sqlite, filled
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "source"
@@ -30,7 +30,12 @@ def kinds() -> Mapping[str, str]:
     return {"now": "instant"} | {name.strip(): kind for kind, names in given for name in names.split(",")}
 
 
-DATABASES: Mapping[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql(), "mssql": Mssql(kinds())}
+DATABASES: Mapping[str, Database] = {
+    "sqlite": Sqlite(),
+    "postgresql": Postgresql(),
+    "mssql": Mssql(kinds()),
+    "mysql": Mysql(),
+}
 
 
 class Block(NamedTuple):

@@ -70,6 +70,29 @@ def postgresql_database() -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture(scope="session")
+def mysql_database() -> Iterator[Callable[[], str]]:
+    """Make an empty MariaDB database and return its URL.
+
+    All of them are dropped when the session ends.
+    """
+    from tests import mariadb
+
+    where = server("mariadb")
+    made: list[str] = []
+    with contextlib.closing(mariadb.connect(where)) as administrator:
+        mariadb.drop_remains(administrator, is_left_behind)
+
+    def make() -> str:
+        made.append(new_name())
+        return mariadb.make(where, made[-1])
+
+    yield make
+    with contextlib.closing(mariadb.connect(where)) as administrator:
+        for name in made:
+            mariadb.execute(administrator, f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture(scope="session")
 def mssql_database() -> Iterator[Callable[..., str]]:
     """Make an empty SQL Server database and return its ODBC string.
 

@@ -22,7 +22,7 @@ from celery_sqlbeat.store.sql.dialects.mssql_tokens import NO_TOKEN
 from celery_sqlbeat.store.sql.faults import READ_ONLY
 from celery_sqlbeat.worker.lease.batching import Timing
 
-OLDEST = {"postgresql": ("psycopg", (3, 2)), "mssql": ("pyodbc", (5, 1))}
+OLDEST = {"postgresql": ("psycopg", (3, 2)), "mysql": ("pymysql", (1, 2)), "mssql": ("pyodbc", (5, 1))}
 _ODBC = re.compile(r"\{?(ODBC Driver (\d+) for SQL Server|.*msodbcsql.*)\}?", re.IGNORECASE)
 _OLDEST_ODBC = 17
 MOST_SKEW = 2.0  # seconds; with NTP it is a few milliseconds, and more makes logs hard to compare

@@ -9,11 +9,13 @@ from celery_sqlbeat.config import redaction
 from celery_sqlbeat.errors import SettingError
 
 SETTING = "sqlbeat_database_url"
-LATER = {"mysql", "mariadb", "redis", "rediss"}
+LATER = {"redis", "rediss"}
 ALLOWED = (
-    "write sqlite:///file.db, postgresql://user@host/database, mssql://host/database, "
+    "write sqlite:///file.db, postgresql://user@host/database, mysql://user@host/database, mssql://host/database, "
     "or mssql+odbc: followed by an ODBC connection string"
 )
+MYSQL_OPTIONS = frozenset(["unix_socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password"])
+TLS_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")  # as MySQL's own programs have them
 IDENTITIES = {  # who logs in to SQL Server where the address names no user, and its options
     "default": {"client_id"},
     "managed": {"client_id"},
@@ -31,13 +33,13 @@ class DatabaseUrl:
 
     text: str
     database: str
-    """One of "sqlite", "postgresql", "mssql"."""
+    """One of "sqlite", "postgresql", "mysql", "mssql"."""
     name: str
     """Of the database on its server; on SQLite its file, "" for one in memory."""
     user: str | None = None
     password: str | None = None
     hosts: tuple[tuple[str, int | None], ...] = ()
-    """More than one on PostgreSQL only."""
+    """More than one on PostgreSQL and MySQL only."""
     instance: str | None = None
     """Of SQL Server."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +122,7 @@ _ENCODE = "in user, password and options write @ : / ? # & % as %40 %3A %2F %3F 
 _SQLITE = "write sqlite:///file.db (relative) or sqlite:////var/lib/file.db (absolute), and ? # % as %3F %23 %25"
 _POSTGRESQL = f"write postgresql://user:password@host:port/database?sslmode=require; {_ENCODE}"
 _MSSQL = f"write mssql://user:password@host:port/instance/database?Encrypt=yes; {_ENCODE}"
+_MYSQL = f"write mysql://user:password@host:port/database?ssl_mode=verify_identity&ssl_ca=/ca.pem; {_ENCODE}"
 _NO_OPTIONS = frozenset(["server", "address", "addr", "database", "uid", "user", "pwd", "password", "dsn", "filedsn"])
 
 
@@ -139,6 +142,23 @@ def _read_postgresql(text: str, parts: redaction.Parts) -> DatabaseUrl:
     return DatabaseUrl(text, "postgresql", name, *_user(parts), _hosts(parts.hosts), options=options)
 
 
+def _read_mysql(text: str, parts: redaction.Parts) -> DatabaseUrl:
+    name = urllib.parse.unquote(parts.path[1:])
+    if not name or "/" in parts.path[1:]:
+        raise _Unreadable(f"it does not name one database; {_MYSQL}")
+    options = _options(parts.query)
+    if unknown := options.keys() - MYSQL_OPTIONS:
+        raise _Unreadable(f"{min(unknown)} is no option; they are {', '.join(sorted(MYSQL_OPTIONS))}; {_MYSQL}")
+    if options.get("ssl_mode", TLS_MODES[0]) not in TLS_MODES:
+        raise _Unreadable(f"ssl_mode is one of {', '.join(TLS_MODES)}")
+    if options.get("ssl_mode") in TLS_MODES[:2] and options.keys() & {"ssl_ca", "ssl_cert", "ssl_key"}:
+        raise _Unreadable(f"ssl_mode={options['ssl_mode']} looks at no certificate")
+    hosts = _hosts(parts.hosts)
+    if "unix_socket" in options and any(host for host, _ in hosts):
+        raise _Unreadable(f"it names both a host and a unix_socket; {_MYSQL}")
+    return DatabaseUrl(text, "mysql", name, *_user(parts), hosts, options=options)
+
+
 def _read_mssql(text: str, parts: redaction.Parts) -> DatabaseUrl:
     hosts = _hosts(parts.hosts)
     *instance, name = (urllib.parse.unquote(part) for part in parts.path[1:].split("/"))
@@ -156,6 +176,8 @@ _READERS = {
     "sqlite": (_SQLITE, _read_sqlite),
     "postgresql": (_POSTGRESQL, _read_postgresql),
     "postgres": (_POSTGRESQL, _read_postgresql),
+    "mysql": (_MYSQL, _read_mysql),
+    "mariadb": (_MYSQL, _read_mysql),
     "mssql": (_MSSQL, _read_mssql),
 }
 

@@ -30,9 +30,9 @@ _SHOWN = frozenset(
     driver dsn encrypt fallbackapplicationname filedsn gssencmode host hostaddr hostnameincertificate identity
     keepalive keepaliveinterval keepalives keepalivescount keepalivesidle keepalivesinterval language loadbalancehosts
     logintimeout marsconnection multisubnetfailover options packetsize port quotedid regional server servercertificate
-    service sslcert sslcertmode sslcrl sslmaxprotocolversion sslminprotocolversion sslmode sslnegotiation sslrootcert
-    targetsessionattrs tcpusertimeout tenantid transparentnetworkipresolution trustedconnection trustservercertificate
-    uid user wsid
+    service sslca sslcert sslcertmode sslcrl sslmaxprotocolversion sslminprotocolversion sslmode sslnegotiation
+    sslrootcert targetsessionattrs tcpusertimeout tenantid transparentnetworkipresolution trustedconnection
+    trustservercertificate uid unixsocket user wsid
     """.split()  # noqa: SIM905 - a list of sixty literals reads worse
 )
 _KNOWN_SECRETS = frozenset(["pwd", "password", "sslpassword", "accesstoken", "token", "secret"])

@@ -85,6 +85,10 @@ def dialect_for(url: DatabaseUrl, statement_timeout: float) -> Dialect:
             from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 
             return Postgresql(url, statement_timeout)
+        if url.database == "mysql":
+            from celery_sqlbeat.store.sql.dialects.mysql import Mysql
+
+            return Mysql(url, statement_timeout)
         from celery_sqlbeat.store.sql.dialects.mssql import Mssql
 
         return Mssql(url, statement_timeout)

@@ -14,7 +14,7 @@ def main() -> int:
     """Run once; the exit code is 1 where a promise was broken."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
+    parser.add_argument("--database", choices=["mysql", "postgresql", "sqlite"], default="postgresql")
     parser.add_argument("--broker", choices=sorted(BROKERS), default="redis")
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()

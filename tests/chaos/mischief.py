@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import psycopg
+import pymysql
 
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
@@ -73,7 +74,7 @@ class Rebirths:
                 self._shop.statement(f"DELETE FROM Jobs WHERE JobName = '{name}'")
             else:
                 self._shop.store.for_admin().write_jobs([DeleteJob(name, force=force)])
-        except (SqlbeatError, psycopg.Error, sqlite3.Error):
+        except (SqlbeatError, psycopg.Error, pymysql.Error, sqlite3.Error):
             return False  # the database is away, or its disk is full
 
         def again() -> None:

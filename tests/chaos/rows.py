@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 
+from tests import mariadb
 from tests.chaos.history import Run
 
 _COLUMNS = (
@@ -23,6 +24,9 @@ def read(url: str) -> list[Run]:
         return [
             Run._make((*row[:3], _instant(row[3]), _instant(row[4]), *row[5:12], _instant(row[12]))) for row in read
         ]
+    if url.startswith("mysql"):
+        with contextlib.closing(mariadb.connect(url)) as connection:
+            return [Run._make(row.values()) for row in mariadb.execute(connection, f"SELECT {_COLUMNS} FROM JobRuns")]
     with psycopg.connect(url, options="-c timezone=UTC") as connection:
         stored: list[Any] = connection.execute(f"SELECT {_COLUMNS} FROM JobRuns").fetchall()
         return [Run._make((str(row[0]), *row[1:])) for row in stored]

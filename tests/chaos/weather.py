@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from tests import mariadb
 from tests.chaos import judge, kinds, rows, witnesses
 from tests.chaos.case_rules import a_backlog_is_not_dropped, in_doubt
 from tests.chaos.guests import Guest
@@ -29,6 +30,7 @@ from tests.support.brokers import Place, Wire
 from tests.support.private_servers import (
     PrivateServer,
     dies_with_us,
+    private_mariadb,
     private_postgresql,
     private_rabbitmq,
     private_redis,
@@ -72,6 +74,9 @@ def run(
         if database == "postgresql":
             servers["database"] = stack.enter_context(private_postgresql())
             url = _made(servers["database"])
+        elif database == "mysql":
+            servers["database"] = stack.enter_context(private_mariadb())
+            url = mariadb.make(servers["database"].url, "storm")
         else:
             disk = stack.enter_context(_small_disk(tell))
             url = f"sqlite:///{(disk or folder) / 'beat.db'}"

@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +25,11 @@ from tests.pgbouncer import Pooler, pgbouncer
 from tests.servers import server
 from tests.support.world import World
 
-DATABASES = ("sqlite", "postgresql", "mssql")
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 POOLED = "postgresql-pooled"  # behind a PgBouncer whose clients share the server's connections
 # Where locks decide, SQL Server is tried with READ_COMMITTED_SNAPSHOT off, as it comes, and on, as
 # on Azure SQL.
-RACING = ("sqlite", "postgresql", POOLED, "mssql-locks", "mssql-snapshots")
+RACING = ("sqlite", "postgresql", POOLED, "mysql", "mssql-locks", "mssql-snapshots")
 
 Sql = Callable[[str, Sequence[Any]], list[Mapping[str, Any]]]
 
@@ -54,6 +55,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     elif request.param == "postgresql":
         server("postgresql")
         yield from _postgresql(request.getfixturevalue("postgresql_database")())
+    elif request.param == "mysql":
+        server("mariadb")
+        yield from _mysql(request.getfixturevalue("mysql_database")())
     elif request.param == POOLED:
         with pgbouncer(tmp_path_factory.mktemp("pooler"), "transaction") as pooler:
             yield from _postgresql(request.getfixturevalue("postgresql_database")(), pooler)
@@ -112,6 +116,29 @@ def _postgresql(where: str, pooler: Pooler | None = None) -> Iterator[Place]:
 
     _migrate(Postgresql(url))
     yield Place(lambda: Postgresql(url, clock="(SELECT At FROM TestClock)"), sql, set_clock, url.text)
+    by_hand.close()
+
+
+def _mysql(where: str) -> Iterator[Place]:
+    from celery_sqlbeat.store.sql.dialects.mysql import Mysql
+    from tests import mariadb
+
+    url = database_url(where)
+    by_hand = mariadb.connect(where)
+    sql = partial(mariadb.execute, by_hand)
+    sql("CREATE TABLE TestClock (At datetime(6) NOT NULL)")
+    sql("INSERT INTO TestClock VALUES (utc_timestamp(6))")
+
+    def set_clock(instant: datetime) -> None:
+        sql("UPDATE TestClock SET At = ?", [instant])
+
+    _migrate(Mysql(url))
+    yield Place(
+        lambda: Mysql(url, clock="(SELECT At FROM TestClock)"),
+        sql,
+        set_clock,
+        url.text,
+    )
     by_hand.close()
 
 

@@ -47,6 +47,10 @@ class Meeting(NamedTuple):
             from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 
             return Postgresql(url, PATIENCE_SECONDS, clock=CLOCK)
+        if self.database == "mysql":
+            from celery_sqlbeat.store.sql.dialects.mysql import Mysql
+
+            return Mysql(url, PATIENCE_SECONDS, clock=CLOCK)
         from celery_sqlbeat.store.sql.dialects.mssql import Mssql
 
         return Mssql(url, PATIENCE_SECONDS, clock=CLOCK)

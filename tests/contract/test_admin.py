@@ -309,7 +309,7 @@ def test_history_older_than_asked_is_purged_in_batches(world: World) -> None:
     assert world.finish(waiting)
 
 
-@pytest.mark.parametrize("place", ["postgresql", "mssql"], indirect=True)
+@pytest.mark.parametrize("place", ["postgresql", "mysql", "mssql"], indirect=True)
 def test_two_beats_purge_different_rows_and_neither_waits(world: World, place: Place) -> None:
     for _ in range(6):
         world.add()

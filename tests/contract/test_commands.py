@@ -244,12 +244,12 @@ class Shop:
         return self.fire(name, Ending(DLQ, "retries exhausted", None, 1, 0, "ValueError: no [bold]", "Traceback ..."))
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session", params=["sqlite", "postgresql", "mysql"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a database with tables in it, of each kind in turn."""
     where = f"sqlite:///{tmp_path_factory.mktemp('commands') / 'jobs.db'}"
-    if request.param == "postgresql":
-        where = request.getfixturevalue("postgresql_database")()
+    if request.param != "sqlite":
+        where = request.getfixturevalue(f"{request.param}_database")()
     store = open_store(read_settings({"sqlbeat_database_url": where}, {}))
     store.migrate()
     store.close()

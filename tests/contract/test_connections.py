@@ -3,9 +3,7 @@
 Calls end in time, and no step is lost or done twice.
 """
 
-import itertools
 import os
-import re
 import secrets
 import socket
 import sqlite3
@@ -37,13 +35,14 @@ from celery_sqlbeat.store.sql.faults import Breaker
 from celery_sqlbeat.store.sql.session import Call, Dialect
 from tests.contract.conftest import Place
 from tests.servers import server
+from tests.support.by_hand import by_hand, name_of
 from tests.support.world import NOON, World
 
 # From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all
 # the same.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
-on_servers = pytest.mark.parametrize("place", ["postgresql", "mssql"], indirect=True)
+on_servers = pytest.mark.parametrize("place", ["postgresql", "mysql", "mssql"], indirect=True)
 PATIENCE = 0.3
 LONGEST = PATIENCE + 6  # seconds; ODBC counts its time-outs in whole ones
 NODE = Node("n", "beat", "host", 1, "0")._asdict() | {"namespace": "default"}
@@ -70,6 +69,9 @@ class Cut:
         if self.name == "mssql":
             text = "[08S01] TCP Provider: Error code 0x2746 (10054) (SQLExecDirectW)"
             return cast(Exception, pytest.importorskip("pyodbc").OperationalError("08S01", text))
+        if self.name == "mysql":
+            lost = pytest.importorskip("pymysql").OperationalError(2013, "Lost connection to MySQL server during query")
+            return cast(Exception, lost)
         psycopg = pytest.importorskip("psycopg")
         return cast(Exception, psycopg.OperationalError("server closed the connection unexpectedly"))
 
@@ -116,38 +118,27 @@ def impatient(place: Place, world: World) -> Store:
 
 def backend_of(session: Any) -> int:
     """Return the server's number of a session's connection."""
-    ask = {"postgresql": "SELECT pg_backend_pid()", "mssql": "SELECT @@SPID"}[name_of(session)]
-    return cast(int, session._connection.execute(ask).fetchone()[0])
-
-
-def name_of(session: Any) -> str:
-    """Return the database of a session."""
-    name = type(session).__name__.removesuffix("Session").lower()
-    return "postgresql" if name == "pooled" else name
+    ask = {
+        "postgresql": "SELECT pg_backend_pid()",
+        "mssql": "SELECT @@SPID",
+        "mysql": "SELECT connection_id()",
+    }[name_of(session)]
+    return cast(int, by_hand(session, ask)[0][0])
 
 
 def cut(world: World, backend: int) -> None:
     """Let the server end a connection."""
-    if world.store.database.dialect.name == "mssql":
+    if world.store.database.dialect.name != "postgresql":
         world.sql(f"KILL {backend}")
     else:
         world.sql("SELECT pg_terminate_backend(?)", backend)
-
-
-def write_by_hand(session: Any, text: str, *values: Any) -> None:
-    """Run a statement on a session's own connection; `?` stands for a value."""
-    if name_of(session) == "postgresql":
-        numbers = itertools.count(1)
-        text = re.sub(r"\?", lambda _: f"${next(numbers)}", text)
-        session._send_begin()
-    session._connection.execute(text, values)
 
 
 def run_lease(place: Place, name: str, table: str = "Jobs") -> Any:
     """Return a session whose transaction holds the row of a job, or those of its runs."""
     holder = cast(Any, place.dialect()).connect()
     holder.begin()
-    write_by_hand(holder, f"UPDATE {table} SET JobName = JobName WHERE JobName = ?", name)
+    by_hand(holder, f"UPDATE {table} SET JobName = JobName WHERE JobName = ?", name)
     return holder
 
 
@@ -439,10 +430,14 @@ def test_a_migration_takes_as_long_as_it_takes_and_what_follows_does_not(place: 
 @on_servers
 def test_a_slow_statement_ends_the_call_in_time(world: World, place: Place) -> None:
     store = impatient(place, world)
-    text = "WAITFOR DELAY '00:01:00'" if store.database.dialect.name == "mssql" else "SELECT pg_sleep(60)"
+    text = {
+        "mssql": "WAITFOR DELAY '00:01:00'",
+        "mysql": "SELECT sleep(60)",
+        "postgresql": "SELECT pg_sleep(60)",
+    }[store.database.dialect.name]
     began = time.monotonic()
     with pytest.raises(TransientError):  # the driver of SQL Server cannot tell whether its cancellation met a commit
-        store.database.write(lambda session: cast(Any, session)._connection.execute(text))
+        store.database.write(lambda session: by_hand(session, text))
     assert time.monotonic() - began < LONGEST
     store.close()
 
@@ -454,7 +449,7 @@ def test_work_whose_connection_is_cut_is_repeated_once_on_a_new_one(world: World
 
     def work(session: Any) -> None:
         pids.append(backend_of(session))
-        write_by_hand(session, "UPDATE Jobs SET Version = Version + 1 WHERE JobName = ?", name)
+        by_hand(session, "UPDATE Jobs SET Version = Version + 1 WHERE JobName = ?", name)
         if len(pids) == 1:
             cut(world, pids[0])
         session.fetch("read_clock")
@@ -485,7 +480,7 @@ def test_the_victim_of_a_deadlock_is_repeated(world: World, place: Place) -> Non
         def work(session: Any) -> None:
             for name in (first, second):
                 text = "UPDATE Jobs SET Version = Version + 1 WHERE Namespace = ? AND JobName = ?"
-                write_by_hand(session, text, world.namespace, name)
+                by_hand(session, text, world.namespace, name)
                 if name == first and not tries:
                     tries.append(1)
                     both.wait(10)
@@ -560,6 +555,7 @@ def test_to_construct_a_store_opens_nothing(tmp_path: Path) -> None:
     "address",
     [
         "postgresql://beat:{}@127.0.0.1:1/jobs",
+        "mysql://beat:{}@127.0.0.1:1/jobs",
         "sqlite:////missing/{}/jobs.db",
         "mssql://beat:{}@127.0.0.1:1/jobs",
         "mssql+odbc:Server=tcp:127.0.0.1,1;UID=beat;PWD={{{};}}}}}};Encrypt=no",
@@ -579,7 +575,7 @@ def test_a_database_that_is_not_there_is_told_soon_in_one_line(address: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["postgresql", "mssql"])
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "mssql"])
 def test_a_server_that_never_answers_is_given_up_in_time(scheme: str) -> None:
     if scheme == "mssql":
         server("odbc")
@@ -596,7 +592,7 @@ def test_a_server_that_never_answers_is_given_up_in_time(scheme: str) -> None:
 def test_a_login_that_is_refused_is_not_tried_again(world: World, place: Place) -> None:
     good = cast(Any, place.dialect())._url
     if good.odbc is None:
-        refused = database_url(f"postgresql://nobody_here:s3cret-word@{good.host}:{good.port}/{good.name}")
+        refused = database_url(f"{good.database}://nobody_here:s3cret-word@{good.host}:{good.port}/{good.name}")
     else:  # of two equal keywords the first counts
         refused = database_url(f"mssql+odbc:UID=nobody_here;PWD=s3cret-word;{good.odbc}")
     slept: list[float] = []

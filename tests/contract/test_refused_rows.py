@@ -45,6 +45,10 @@ def refusing(
             f"CREATE TRIGGER Shops BEFORE {event} FOR EACH ROW EXECUTE FUNCTION shops()",
         ]
         dropped = [f"DROP TRIGGER Shops ON {table}", "DROP FUNCTION shops()"]
+    elif kind == "mysql":
+        no = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the shop says no'"
+        made = [f"CREATE TRIGGER Shops BEFORE {event} FOR EACH ROW IF {when} THEN {no}; END IF"]
+        dropped = ["DROP TRIGGER Shops"]
     else:
         where, changed = when.replace(f"{row}.", "i."), "deleted" if row == "OLD" else "inserted"
         made = [

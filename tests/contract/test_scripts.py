@@ -5,16 +5,20 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.store import dialect_for
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.dialects.mssql_text import split_batches
 from celery_sqlbeat.store.sql.session import sql_folder
 from tests import mssql
 from tests.servers import server
+from tests.support.by_hand import by_hand
 
 
 class Shell(NamedTuple):
@@ -31,15 +35,21 @@ class Shell(NamedTuple):
         ask = {
             "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'",
             "mssql": "SELECT name FROM sys.tables",
+            "mysql": "SHOW TABLES",
         }
         return {row[0].lower() for row in self.ask(ask[self.database])}
 
 
-@pytest.fixture(params=["sqlite", "mssql"])
+@pytest.fixture(params=["sqlite", "mysql", "mssql"])
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     if request.param == "sqlite":
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:
             yield Shell("sqlite", file.executescript, lambda text: file.execute(text).fetchall())
+        return
+    if request.param == "mysql":
+        session = dialect_for(database_url(request.getfixturevalue("mysql_database")()), 10.0).connect()
+        with closing(session):
+            yield Shell("mysql", session.script, partial(by_hand, session))
         return
     server("mssql")
     with closing(mssql.connect(request.getfixturevalue("mssql_database")())) as connection:

@@ -32,7 +32,7 @@ from tests.contract.conftest import Place
 from tests.support.claiming import claim_due
 from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant
 
-EXAMPLES = {"sqlite": 150, "postgresql": 40, "mssql": 20}
+EXAMPLES = {"sqlite": 150, "postgresql": 40, "mysql": 30, "mssql": 20}
 STEPS = 50
 MAX_RETRIES = 2
 MAX_LOST = 2

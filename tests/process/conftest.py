@@ -65,6 +65,6 @@ def workers(folder: Path, request: pytest.FixtureRequest) -> Iterator[MakeWorker
 def _home(where: Path, name: str, database: str, request: pytest.FixtureRequest) -> tuple[Path, str]:
     folder = where / name
     folder.mkdir()
-    if database == "postgresql":
-        return folder, request.getfixturevalue("postgresql_database")()
+    if database != "sqlite":
+        return folder, request.getfixturevalue(f"{database}_database")()
     return folder, f"sqlite:///{folder / 'beat.db'}"

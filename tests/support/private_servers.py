@@ -16,9 +16,11 @@ from typing import Any
 
 import kombu.connection
 import psycopg
+import pymysql
 import pytest
 import redis
 
+from tests import mariadb
 from tests.support.beats import wait_for
 
 Connection: Any = kombu.connection.Connection  # kombu leaves it without types
@@ -65,9 +67,11 @@ class PrivateServer:
             if self.url.startswith("amqp"):
                 with Connection(self.url, connect_timeout=2) as connection:
                     connection.connect()
+            elif self.url.startswith("mysql"):
+                mariadb.connect(self.url).close()
             else:
                 psycopg.connect(self.url, connect_timeout=2).close()
-        except (psycopg.Error, redis.RedisError, OSError):
+        except (psycopg.Error, pymysql.Error, redis.RedisError, OSError):
             return False
         return True
 
@@ -97,6 +101,28 @@ def private_postgresql() -> Iterator[PrivateServer]:
         url = f"postgresql://{_USER}@127.0.0.1:{port}/postgres"
         # SIGTERM would wait until its clients have gone.
         yield from _running(PrivateServer(command, url, folder / "log", signal.SIGINT))
+
+
+@contextlib.contextmanager
+def private_mariadb() -> Iterator[PrivateServer]:
+    """Yield a MariaDB server in a folder of its own, where root has no password."""
+    programs = _folder_of("mariadbd", "usr/sbin")
+    with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
+        folder, port = Path(name), _free_port()
+        data, command = str(folder / "data"), dies_with_us()
+        install = _folder_of("mariadb-install-db", "usr/bin") / "mariadb-install-db"
+        common = ["--no-defaults", f"--datadir={data}", f"--user={getpass.getuser()}"]
+        made = subprocess.run(
+            [str(install), *common, "--skip-test-db", "--auth-root-authentication-method=normal"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
+        command += [str(programs / "mariadbd"), *common, f"--port={port}", "--bind-address=127.0.0.1"]
+        command += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}"]
+        url = f"mysql://root@127.0.0.1:{port}/mysql"
+        yield from _running(PrivateServer(command, url, folder / "log"))
 
 
 @contextlib.contextmanager

@@ -61,6 +61,16 @@ def test_an_mssql_url_needs_neither_user_nor_port() -> None:
     assert (url.user, url.password, url.port, url.instance) == (None, None, None, None)
 
 
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+def test_a_mysql_url_is_read(scheme: str) -> None:
+    url = database_url(f"{scheme}://be%40t:p%2Fw@a:3307,b/shop?ssl_ca=/ca.pem&ssl_mode=verify_ca")
+    assert (url.database, url.hosts, url.name) == ("mysql", (("a", 3307), ("b", None)), "shop")
+    assert (url.user, url.password) == ("be@t", "p/w")
+    assert url.options == {"ssl_ca": "/ca.pem", "ssl_mode": "verify_ca"}
+    assert str(url) == f"{scheme}://be%40t:***@a:3307,b/shop?ssl_ca=/ca.pem&ssl_mode=verify_ca"
+    assert "secret" not in str(database_url(f"{scheme}:///shop?unix_socket=/run/x.sock&ssl_key_password=secret"))
+
+
 def test_an_odbc_string_is_kept_and_read() -> None:
     string = "Driver={ODBC Driver 18 for SQL Server};Server=tcp:db,1433; Database=shop;UID=sa;PWD={a;b}}c};"
     url = database_url("mssql+odbc:" + string)
@@ -76,7 +86,12 @@ def test_an_odbc_string_is_kept_and_read() -> None:
         ("", "no kind of database"),
         ("sqlbeat.db", "no kind of database"),
         ("oracle://h/d", "no kind of database"),
-        ("mysql://h/d", "not supported yet by this version"),
+        ("mysql://h", "name one database"),
+        ("mysql://h/a/b", "name one database"),
+        ("mariadb://h/a?charset=latin1", "charset is no option; they are ssl_ca"),
+        ("mysql://h/a?ssl_mode=on", "ssl_mode is one of disabled, preferred, required, verify_ca, verify_identity"),
+        ("mysql://h/a?ssl_mode=preferred&ssl_ca=/ca.pem", "looks at no certificate"),
+        ("mysql://h/a?unix_socket=/run/x.sock", "both a host and a unix_socket"),
         ("redis://h/0", "not supported yet by this version"),
         ("sqlite:///", "write sqlite:///file.db"),
         ("sqlite:///folder/", "write sqlite:///file.db"),

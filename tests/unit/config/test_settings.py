@@ -221,7 +221,7 @@ def test_tables_are_created_on_sqlite_only_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", ["sqlbeat_database_url", "sqlbeat_databse_url", "sqlbeat_poll_interval"])
-@pytest.mark.parametrize("url", ["postgresql://u:s3kr1t@h/d/e", "mssql+odbc:PWD=s3kr1t;", "mysql://u:s3kr1t@h/d"])
+@pytest.mark.parametrize("url", ["postgresql://u:s3kr1t@h/d/e", "mssql+odbc:PWD=s3kr1t;", "mysql://u:s3kr1t@h/d/e"])
 def test_no_error_shows_the_secret_of_a_url(name: str, url: str) -> None:
     with pytest.raises(SettingError) as caught:
         read_settings({name: url}, {})

@@ -18,7 +18,11 @@ DATABASES = sorted(
     folder.name for folder in sql_folder(REFERENCE).parent.iterdir() if (folder / "statements" / "beat.sql").is_file()
 )
 # Columns that one database makes by itself, for the sake of an index or of a cluster key.
-COMPUTED = {"jobs": {"leased", "seq", "dueat"}, "jobruns": {"dead", "seq"}, "releases": {"seq"}}
+COMPUTED = {
+    "jobs": {"leased", "seq", "dueat", "claimableat", "needsattention"},
+    "jobruns": {"dead", "seq", "isunended", "statebeside"},
+    "releases": {"seq"},
+}
 ONLY_THERE = {"read_migrations_table", "lock_releases", "migration_lock"}  # what they give is not read, only whether
 UNUSED = {"purge_runs": {("after_id", "word(36)")}}  # where the index of one database needs no such bound
 # Which steps of several have no block of their own where one block does them all.
@@ -202,7 +206,7 @@ def _tables(database: str) -> dict[str, set[str]]:
     tables: dict[str, set[str]] = {}
     for migration in migrations(database):
         text = re.sub(r"--.*", "", migration.text)
-        for match in re.finditer(r"CREATE TABLE (?:dbo\.)?(\w+) ?\(", text):
+        for match in re.finditer(r"CREATE TABLE (?:IF NOT EXISTS )?(?:dbo\.)?(\w+) ?\(", text):
             body, depth = "", 1
             for character in text[match.end() :]:
                 depth += (character == "(") - (character == ")")
