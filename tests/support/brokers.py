@@ -139,8 +139,8 @@ class Wire:
         self._there = (parts.hostname or "127.0.0.1", parts.port or 0)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        user = f"{parts.username}:{parts.password}@" if parts.username else ""
-        self.url = parts._replace(netloc=f"{user}127.0.0.1:{self.port}").geturl()
+        user, at, _ = parts.netloc.rpartition("@")
+        self.url = parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}").geturl()
         self.passed = 0  # bytes to the server
         self.stop_after: int | None = None  # and then no byte passes in either direction
         self._sockets: list[socket.socket] = []
