@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks import cleanup, code, idle, lateness, walk
+from benchmarks import cleanup, code, crowd, idle, lateness, walk
 
 SECTIONS: dict[str, Callable[[], None]] = {
     "walk": walk.main,
@@ -12,6 +12,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
 }
 # Only when they are named.
 EXTRAS: dict[str, Callable[[], None]] = {
+    "crowd": crowd.main,
     "million": idle.million,
     "cleanup": cleanup.main,
     "cleanup-three": cleanup.three,

@@ -56,7 +56,6 @@ def _measure(make: Maker, beats: int) -> tuple[float, float]:
                 _tell(process)
             for process in processes:
                 _line(process)
-            began = time.time()
             place.by_hand(_DUE.format(instant=_INSTANT[database]))
             due_at = time.time()
             place.by_hand(_CHANGED)
@@ -66,7 +65,7 @@ def _measure(make: Maker, beats: int) -> tuple[float, float]:
                 planned += sum(one.planned for one in done)
                 missed += sum(one.missed for one in done)
             if sum(one.planned - one.missed for one in done) != JOBS:
-                raise AssertionError(f"a crowd was not claimed once, so this is no measurement: {done}, {began}")
+                raise AssertionError(f"a crowd was not claimed once, so this is no measurement: {done}")
         for process in processes:
             process.communicate(timeout=60)
         return median(rates), missed / planned
@@ -101,7 +100,7 @@ def _be_one(url: str, waves: int) -> None:
     SqlBeatStore.claim = counted  # type: ignore[method-assign]
     conf = {"sqlbeat_database_url": url, "sqlbeat_notice_interval": 0.02}
     with bench_app(BROKERS["Redis"], conf) as app:
-        scheduler = Scheduler(app)
+        scheduler: Any = Scheduler(app)
         scheduler.setup_schedule()
         scheduler.tick()
         membership = scheduler._parts.membership

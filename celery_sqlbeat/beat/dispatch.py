@@ -74,6 +74,8 @@ class Dispatcher:
         self._unleasable: set[str] = set()
         self._is_crowded = False
         """Whether more is due than one batch, so that beats share it."""
+        self._follows_crowd = False
+        """Whether the others may still be claiming what is left of a crowd."""
         self._takes_all = False
         """Whether the last batch had nothing of this beat's share, and was left to the others."""
         self._besides: set[str] = set()
@@ -116,14 +118,15 @@ class Dispatcher:
         due = self._store.due(self._batch_size, self._calls.claimable, share, self._besides)
         is_full = len(due.jobs) >= self._batch_size
         if share != EVERY_SHARE:
-            self._is_crowded = is_full
+            self._is_crowded, self._follows_crowd = is_full, True
             return due, is_full
-        if is_full and (share := self._membership.share()) != EVERY_SHARE:
+        if due.jobs and (is_full or self._follows_crowd) and (share := self._membership.share()) != EVERY_SHARE:
             own = [job for job in due.jobs if job.job_id[-1].lower() in share]
-            self._is_crowded, is_left = bool(own), not own and not self._takes_all
+            self._is_crowded, is_left = is_full and bool(own), not own and not self._takes_all
             self._takes_all = is_left
             if own or is_left:
-                return due._replace(jobs=own), bool(own)
+                return due._replace(jobs=own), is_full and bool(own)
+        self._follows_crowd = False
         return due, is_full
 
     def _claim(self, due: DueBatch) -> Claimed:

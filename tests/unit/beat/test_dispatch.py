@@ -462,6 +462,19 @@ def test_of_a_crowd_each_beat_plans_its_own_share() -> None:
     assert [share for share, _ in house.read] == [EVERY_SHARE, "0123"]
 
 
+def test_the_rest_of_a_crowd_is_left_to_the_others_once() -> None:
+    house = House()
+    ids = crowd(house, 600)
+    house.own_share = "0123"
+    while house.dispatcher.fire().more:
+        pass
+    assert not house.dispatcher.fire().something
+    house.rows = house.rows[:40]  # the others have gone on meanwhile
+    assert house.dispatcher.fire().something
+    assert len(house.planned[-1]) == 40
+    assert not house.rows and len(ids) == 600
+
+
 def test_what_the_others_have_not_taken_is_left_to_them_once_and_then_claimed() -> None:
     house = House()
     ids = crowd(house, 500)
