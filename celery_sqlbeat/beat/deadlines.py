@@ -13,7 +13,9 @@ _LAG_LASTS_SECONDS = 1.0  # slots that are further apart find every beat on time
 _NEAR_SECONDS = 1.0  # about as long as an answer of the broker is trusted
 _SPACING_SECONDS = 0.013  # between two walks: under load a few jobs share a claim
 _LONGEST_SPACING = 1.0  # where others hold the due rows, or leases may not be taken yet
-_SPREAD_SECONDS = 0.0005  # so that of beats that sleep until one instant not always the same wins
+# So that of beats that sleep until one instant not always the same wins: about what a claim takes
+# from its read to its write.
+_SPREAD_SECONDS = 0.002
 _JUMP_SECONDS = 1.0  # two clocks that drift by more between two readings: one was set or stood still
 # The end of a run may decide what is due next, and no beat can foresee it: it is noticed within a
 # tenth of the time in which nothing has happened.

@@ -402,7 +402,7 @@ def test_stops_in_the_middle_of_thousands_of_short_tasks_cost_no_thread(make_wor
 
     def are_over() -> bool:
         shop.statement(
-            "UPDATE Jobs SET LockedBy = NULL WHERE random() < 0.2 AND RunId IN "
+            "UPDATE Jobs SET LockedBy = NULL WHERE random() < 0.5 AND RunId IN "
             "(SELECT RunId FROM JobRuns WHERE State = 'running');"
         )
         return all(row.locked_by is None for row in shop.store.for_admin().jobs(JobQuery(names=names)).values())

@@ -272,7 +272,7 @@ def test_a_beat_is_on_time_again_once_it_has_got_something() -> None:
 def test_a_beat_that_got_something_is_on_time_for_what_came_meanwhile() -> None:
     house = Shared([0.05, 0.05 + WALK / 2])
     house.live(1)
-    assert house.fired == [pytest.approx(0.05, abs=0.001), pytest.approx(0.05, abs=0.014)]
+    assert house.fired == [pytest.approx(0.05, abs=0.0025), pytest.approx(0.05, abs=0.0155)]
 
 
 def test_what_a_beat_slept_for_is_claimed_without_another_look() -> None:
@@ -323,7 +323,7 @@ def test_a_batch_that_was_just_full_is_no_race_that_was_lost() -> None:
     house.tick()
     house.due_at = house.at(0.5)
     house.live(1)
-    assert house.fired[-1] == pytest.approx(0.5, abs=0.001)
+    assert house.fired[-1] == pytest.approx(0.5, abs=0.0025)
 
 
 def test_a_row_that_cannot_be_had_makes_no_other_late() -> None:
@@ -333,7 +333,7 @@ def test_a_row_that_cannot_be_had_makes_no_other_late() -> None:
     due = house.time + 1.9
     house.later_at = house.at(due)
     house.live(3)
-    assert min(abs(at - due) for at in house.fired) < 0.001
+    assert min(abs(at - due) for at in house.fired) < 0.0025
 
 
 def test_full_batches_need_no_look_in_between_but_once_a_second() -> None:
