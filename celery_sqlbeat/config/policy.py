@@ -150,3 +150,16 @@ def policies_from_setting(value: object) -> Policies:
 def _setting_error(pattern: str, key: str | None, value: object, allowed: str) -> SettingError:
     place = f"sqlbeat_policies[{pattern!r}]"
     return SettingError(place if key is None else f"{place}[{key!r}]", value, allowed)
+
+
+def globs() -> validation.Kind:
+    """Return the kind of a list of globs; in a variable they are parted by commas."""
+    allowed = 'a list of names or globs, such as ["billing.*"]'
+
+    def read(value: object) -> tuple[str, ...]:
+        names = value if isinstance(value, (list, tuple)) else ()
+        if not names or not all(isinstance(each, str) and each.strip() for each in names):
+            raise validation.NotAllowed(allowed)
+        return tuple(each.strip() for each in names)
+
+    return validation.Kind(allowed, read, lambda text: read(text.split(",")))

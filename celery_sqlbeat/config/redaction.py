@@ -28,14 +28,17 @@ _SHOWN = frozenset(
     addr address ansinpw app applicationintent applicationname authentication autotranslate channelbinding
     clientencoding clientid columnencryption connectretrycount connectretryinterval connecttimeout database dbname
     driver dsn encrypt fallbackapplicationname filedsn gssencmode host hostaddr hostnameincertificate identity
-    keepalive keepaliveinterval keepalives keepalivescount keepalivesidle keepalivesinterval language loadbalancehosts
-    logintimeout marsconnection multisubnetfailover options packetsize port quotedid regional server servercertificate
-    service sslca sslcert sslcertmode sslcrl sslmaxprotocolversion sslminprotocolversion sslmode sslnegotiation
+    keepalive keepaliveinterval keepalives keepalivescount keepalivesidle keepalivesinterval language
+    loadbalancehosts logintimeout marsconnection multisubnetfailover options packetsize port quotedid regional
+    sentinel sentinelusername server servercertificate service sslca sslcacerts sslcert sslcertfile sslcertmode
+    sslcertreqs sslcheckhostname sslcrl sslmaxprotocolversion sslminprotocolversion sslmode sslnegotiation
     sslrootcert targetsessionattrs tcpusertimeout tenantid transparentnetworkipresolution trustedconnection
     trustservercertificate uid unixsocket user wsid
     """.split()  # noqa: SIM905 - a list of sixty literals reads worse
 )
-_KNOWN_SECRETS = frozenset(["pwd", "password", "sslpassword", "accesstoken", "token", "secret"])
+_KNOWN_SECRETS = frozenset(
+    ["pwd", "password", "sslpassword", "ssl_password", "sentinel_password", "accesstoken", "token", "secret"]
+)
 
 
 class Parts(NamedTuple):

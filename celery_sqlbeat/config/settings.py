@@ -114,14 +114,28 @@ class Settings:
         ),
         "Policies per job name or glob: " + ", ".join(f"`{name}`" for name in policy.KINDS) + ".",
     )
+    allowed_tasks: tuple[str, ...] = _setting(
+        ("*",),
+        policy.globs(),
+        "Globs of the tasks that jobs may name; a row that names another one is set aside, so that who may write rows "
+        "may not run any task.",
+    )
+    max_payload: int = _setting(
+        262_144, validation.whole(1, 2**30), "Larger arguments of a job are refused, in bytes of their JSON."
+    )
     create_tables: bool | None = _setting(
         None, validation.optional(validation.flag(), "only on SQLite"), "Whether beat creates missing tables by itself."
+    )
+    redis_replicas: int = _setting(
+        0,
+        validation.whole(0, 100),
+        "On Redis: so many replicas must have a write before it counts, as its command WAIT has it. 0: none.",
     )
 
     @property
     def creates_tables(self) -> bool:
         """Whether beat creates missing tables by itself."""
-        return self.database_url.database == "sqlite" if self.create_tables is None else self.create_tables
+        return self.database_url.database in ("sqlite", "memory") if self.create_tables is None else self.create_tables
 
     @property
     def statement_timeout(self) -> float:

@@ -35,6 +35,8 @@ WRITTEN = [
     "mssql+odbc:Server=host; Password = {}",
     "mysql://user:{}@host/shop",
     "redis://:{}@host:6379/0",
+    "redis://a,b/0?sentinel=m&sentinel_password={}",
+    "rediss://host?ssl_password={}",
     "nosuch://user:{}@host",
     "postgresql+psycopg://user:{}@host/shop",
     "mssql://host/shop?odbc_connect=Server%3Dhost%3BPWD%3D{}",
@@ -75,6 +77,9 @@ def test_a_badly_quoted_secret_is_not_shown_either(template: str, before: str, a
     assert MARK not in everything_said_about(template.format(before + secret + after))
 
 
-@given(text=st.text(), scheme=st.sampled_from(["", "sqlite://", "postgresql://", "mssql://", "mssql+odbc:"]))
+@given(
+    text=st.text(),
+    scheme=st.sampled_from(["", "sqlite://", "postgresql://", "mssql://", "mssql+odbc:", "redis://", "memory://"]),
+)
 def test_any_text_is_read_or_refused_and_can_be_masked(text: str, scheme: str) -> None:
     everything_said_about(scheme + text)

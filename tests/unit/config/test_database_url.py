@@ -71,6 +71,28 @@ def test_a_mysql_url_is_read(scheme: str) -> None:
     assert "secret" not in str(database_url(f"{scheme}:///shop?unix_socket=/run/x.sock&ssl_key_password=secret"))
 
 
+def test_a_redis_url_is_read() -> None:
+    url = database_url("rediss://be%40t:p%2Fw@a:7000,b/3?ssl_cert_reqs=CERT_NONE&ssl_ca_certs=/ca.pem")
+    assert (url.database, url.hosts, url.name) == ("redis", (("a", 7000), ("b", None)), "3")
+    assert (url.user, url.password) == ("be@t", "p/w")
+    assert url.options == {"ssl_cert_reqs": "none", "ssl_ca_certs": "/ca.pem"}
+    assert str(url) == "rediss://be%40t:***@a:7000,b/3?ssl_cert_reqs=CERT_NONE&ssl_ca_certs=/ca.pem"
+    assert database_url("redis://").name == "0"
+
+
+def test_the_secrets_of_sentinels_are_masked() -> None:
+    url = database_url("redis://:first@a,b:26380/0?sentinel=mymaster&sentinel_username=s&sentinel_password=second")
+    assert url.options["sentinel"] == "mymaster"
+    assert str(url) == "redis://:***@a,b:26380/0?sentinel=mymaster&sentinel_username=s&sentinel_password=***"
+    assert url.mask("first second third") == "*** *** third"
+
+
+@pytest.mark.parametrize(("text", "name"), [("memory://", ""), ("memory://shop", "shop")])
+def test_a_store_in_memory_may_have_a_name(text: str, name: str) -> None:
+    url = database_url(text)
+    assert (url.database, url.name, url.in_memory) == ("memory", name, True)
+
+
 def test_an_odbc_string_is_kept_and_read() -> None:
     string = "Driver={ODBC Driver 18 for SQL Server};Server=tcp:db,1433; Database=shop;UID=sa;PWD={a;b}}c};"
     url = database_url("mssql+odbc:" + string)
@@ -85,14 +107,22 @@ def test_an_odbc_string_is_kept_and_read() -> None:
     [
         ("", "no kind of database"),
         ("sqlbeat.db", "no kind of database"),
-        ("oracle://h/d", "no kind of database"),
+        ("oracle://h/d", "no kind of database that is known, as sqlite://, postgresql://, "),
         ("mysql://h", "name one database"),
         ("mysql://h/a/b", "name one database"),
         ("mariadb://h/a?charset=latin1", "charset is no option; they are ssl_ca"),
         ("mysql://h/a?ssl_mode=on", "ssl_mode is one of disabled, preferred, required, verify_ca, verify_identity"),
         ("mysql://h/a?ssl_mode=preferred&ssl_ca=/ca.pem", "looks at no certificate"),
         ("mysql://h/a?unix_socket=/run/x.sock", "both a host and a unix_socket"),
-        ("redis://h/0", "not supported yet by this version"),
+        ("redis://h/shop", "its database is not a number"),
+        ("redis://h/0/1", "its database is not a number"),
+        ("redis://h/0?db=1", "db is no option; they are sentinel, "),
+        ("redis://h/0?ssl_ca_certs=/ca.pem", "nothing without TLS"),
+        ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs is one of required, optional, none"),
+        ("redis://h/0?sentinel=", "sentinel is empty"),
+        ("redis://h/0?sentinel_password=x", "nothing without sentinel"),
+        ("memory://user@name", "write memory://"),
+        ("memory://name/0", "write memory://"),
         ("sqlite:///", "write sqlite:///file.db"),
         ("sqlite:///folder/", "write sqlite:///file.db"),
         ("sqlite://host/file.db", "write sqlite:///file.db"),

@@ -38,7 +38,10 @@ def test_the_defaults_are_those_of_the_contract_and_pass_their_own_checks() -> N
         "retry_max": 600,
         "history_days": 7,
         "policies": None,
+        "allowed_tasks": ("*",),
+        "max_payload": 262_144,
         "create_tables": None,
+        "redis_replicas": 0,
     }
     assert settings == Settings(policies=settings.policies)
 
@@ -76,7 +79,10 @@ def test_every_setting_can_be_given_by_the_environment() -> None:
         "SQLBEAT_RETRY_MAX": "10",
         "SQLBEAT_HISTORY_DAYS": "0.5",
         "SQLBEAT_POLICIES": '{"payroll*": {"overlap": "allow"}}',
+        "SQLBEAT_ALLOWED_TASKS": "billing.*, report",
+        "SQLBEAT_MAX_PAYLOAD": "1000",
         "SQLBEAT_CREATE_TABLES": "off",
+        "SQLBEAT_REDIS_REPLICAS": "1",
     }
     assert {name.lower() for name in texts} == set(NAMES)
     settings = read_settings({}, texts)
@@ -125,6 +131,9 @@ def test_a_django_style_prefix_is_understood() -> None:
         ("sqlbeat_history_days", 0),
         ("sqlbeat_create_tables", 1),
         ("sqlbeat_policies", None),
+        ("sqlbeat_allowed_tasks", "billing.*"),
+        ("sqlbeat_allowed_tasks", []),
+        ("sqlbeat_max_payload", 0),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(name: str, value: object) -> None:
