@@ -172,6 +172,22 @@ class LeaseLost(SqlbeatError):
     """The run no longer holds its lease: what it writes may overlap its successor."""
 
 
+class LockNotAcquired(SqlbeatError):
+    """Somebody else holds the lock, and did so for as long as the caller would wait."""
+
+    def __init__(self, key: str, holder: str, fence: int, held_seconds: float, left_seconds: float) -> None:
+        super().__init__(
+            f"the lock {key!r} is held by {holder}, for {held_seconds:.1f} s and with fence {fence}; its lease ends in "
+            f"{left_seconds:.1f} s unless it is extended: wait longer, or take it away by "
+            "celery -A app sqlbeat locks release KEY --force"
+        )
+        self.key, self.holder, self.fence = key, holder, fence
+        self.held_seconds, self.left_seconds = held_seconds, left_seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.key, self.holder, self.fence, self.held_seconds, self.left_seconds)
+
+
 class MaxRuntimeExceeded(SqlbeatError):
     """The body of a run took longer than the `max_runtime` of its job, and was stopped."""
 

@@ -24,12 +24,13 @@ from celery_sqlbeat.model import (
     DueBatch,
     DueJob,
     GapRecord,
+    JobRecord,
     LeftAttempt,
     Plan,
     Quarantine,
-    Repair,
+    QuarantineJob,
+    RepairJob,
     ReplaceableRun,
-    RowNeedingRepair,
     Slot,
     lifecycle,
 )
@@ -72,16 +73,17 @@ class Planner:
                 plan.quarantines.append(_quarantine(job, error))
         return plan
 
-    def repairs(self, rows: Sequence[RowNeedingRepair]) -> tuple[list[Repair], list[Quarantine]]:
+    def repairs(self, rows: Sequence[JobRecord]) -> tuple[list[RepairJob], list[QuarantineJob]]:
         """Plan the repair of rows, and the quarantine of those with a new reason for it."""
-        repairs: list[Repair] = []
-        quarantines: list[Quarantine] = []
+        repairs: list[RepairJob] = []
+        quarantines: list[QuarantineJob] = []
         for row in rows:
             try:
                 repairs.append(self._repair(row))
             except Exception as error:
                 if _reason(error) != row.quarantine:
-                    quarantines.append(_quarantine(row, error))
+                    job_id, name, fence, reason = _quarantine(row, error)
+                    quarantines.append(QuarantineJob(name, job_id, fence, reason))
         return repairs, quarantines
 
     def makes_room(self, run: ReplaceableRun) -> tuple[bool, datetime | None]:
@@ -211,7 +213,7 @@ class Planner:
             plan.gaps.append(_gap_record(self._ids, job, answer.gap))
         return _first_attempt(scheduled_for=answer.slot, planned_at=answer.next_slot, delay_seconds=answer.delay)
 
-    def _definition(self, row: DueJob | RowNeedingRepair) -> Definition:
+    def _definition(self, row: DueJob | JobRecord) -> Definition:
         # SQLite keeps any value in any column.
         if not isinstance(row.fence, int) or not 0 <= row.fence < HIGHEST_FENCE:
             raise FieldError("Fence", row.fence, "write a whole number, such as 0; a larger one than any before it")
@@ -224,22 +226,22 @@ class Planner:
             raise FieldError("Schedule", row.schedule, "only a beat whose code has this entry can say when it is due")
         return definition._replace(timeline=slots)
 
-    def _repair(self, row: RowNeedingRepair) -> Repair:
+    def _repair(self, row: JobRecord) -> RepairJob:
         retry_at = None if row.retry_at is None else instant("RetryAt", row.retry_at)
         if row.schedule == CODE_SCHEDULE and row.code_key is not None:
             # A beat that has the entry asks it at the claim, and postpones it until it is due.
             due = row.now if row.next_run_time is None else instant("NextRunTime", row.next_run_time)
-            return Repair(row.job_id, row.fence, due, retry_at)
+            return RepairJob(row.job_name, row.job_id, row.fence, due, retry_at)
         definition = self._definition(row)
         if row.last_run_time is not None:
             instant("LastRunTime", row.last_run_time)
         if row.next_run_time is not None:
-            return Repair(row.job_id, row.fence, instant("NextRunTime", row.next_run_time), retry_at)
+            return RepairJob(row.job_name, row.job_id, row.fence, instant("NextRunTime", row.next_run_time), retry_at)
         start = None if row.start_at is None else instant("StartAt", row.start_at)
         first = definition.timeline.first_slot(row.now, start, row.job_id)
         if first is None:
             raise FieldError("Schedule", row.schedule, "this never comes; write another one, or disable the job")
-        return Repair(row.job_id, row.fence, first, retry_at)
+        return RepairJob(row.job_name, row.job_id, row.fence, first, retry_at)
 
 
 def _replace_at(job: DueJob, definition: Definition, slot: Slot) -> datetime | None:
@@ -285,7 +287,7 @@ def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:
     return GapRecord(ids.run_ids(1)[0], job.job_id, gap.first, gap.last, gap.count, gap.reason)
 
 
-def _quarantine(row: DueJob | RowNeedingRepair, error: Exception) -> Quarantine:
+def _quarantine(row: DueJob | JobRecord, error: Exception) -> Quarantine:
     if not isinstance(error, FieldError):  # ours, not the row's: its traceback goes to the log
         events.fault_caught(doing="plan a row", error=error)
     return Quarantine(row.job_id, row.job_name, row.fence, _reason(error))

@@ -144,7 +144,7 @@ DATEADD(
         "word(": "varchar(",
         "list": "nvarchar(max)",
     }
-    tables = "Changes|DeletedJobs|JobRuns|Jobs|Nodes|Releases|SchemaMigrations|StoreInfo"
+    tables = "Changes|DeletedJobs|JobRuns|Jobs|Locks|Nodes|Releases|SchemaMigrations|StoreInfo"
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
         self._kinds = kinds
@@ -161,6 +161,7 @@ DATEADD(
         if given := re.search(r"OUTPUT (inserted|deleted)\.:returns INTO @(\w+)", text):
             text = self._output(text, returns, *given.groups())
         text = text.removeprefix("WITH p AS (:rows)\n\n")
+        text = _BY_KEY.sub(r"STRAIGHT_JOIN \1 AS \2 FORCE INDEX (PRIMARY)\3", text)
         source = re.compile(r"^( *)(.*)\bFROM p\b(?: \(([\w, ]+)\))?(?: AS (\w+))?", re.MULTILINE)
         text = source.sub(lambda place: self._openjson(rows, *place.groups()), text)
         text = re.sub(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({self.tables})\b", r"\1 dbo.\2", text)
@@ -188,6 +189,14 @@ DATEADD(
         read = [f"{name} {self.type(kind)} '$[{at}]'" for at, (name, kind) in enumerate(rows) if name in wanted]
         lines = f"\n{indent}    " + f",\n{indent}    ".join(read) + f"\n{indent}" if len(read) > 2 else ", ".join(read)
         return f"{indent}{before}FROM OPENJSON(:rows) WITH ({lines}) AS {alias or 'p'}"
+
+
+# Of a small table MySQL would rather read all rows, and lock them: a row that somebody keeps locked
+# would be in the way of all others.
+_BY_KEY = re.compile(
+    r"STRAIGHT_JOIN (Jobs|JobRuns|Locks) AS (\w+)"
+    r"(\s+ON (?:\2\.(?:Id|RunId)|\2\.Namespace = :namespace AND \2\.LockKey) =)"
+)
 
 
 class Mysql(Database):
@@ -221,6 +230,7 @@ class Mysql(Database):
         text = re.sub(r" INDEXED BY (\w+)", r" FORCE INDEX (\1)", text.replace("%", "%%"))
         text = text.replace("LOOP JOIN", "STRAIGHT_JOIN").replace("FOR NO KEY UPDATE", "FOR UPDATE")
         text = text.removeprefix("WITH p AS (:rows)\n\n")
+        text = _BY_KEY.sub(r"STRAIGHT_JOIN \1 AS \2 FORCE INDEX (PRIMARY)\3", text)
         source = re.compile(r"^( *)(.*)\b(FROM|UPDATE) p\b(?: \(([\w, ]+)\))?", re.MULTILINE)
         text = source.sub(lambda place: f"{place[1]}{place[2]}{place[3]} {self._table(rows, place[1], place[4])}", text)
         names = [name for name in _used(text) if name != "now"]

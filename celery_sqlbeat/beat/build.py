@@ -76,7 +76,7 @@ def build_beat(
     _find_tables(settings, store, publisher)
     code = _read_code(app, settings, schedule)
     membership = BeatMembership(
-        store.nodes(),
+        store,
         celery_sqlbeat.__version__,
         code.release,
         settings.worker_memory,
@@ -90,8 +90,9 @@ def build_beat(
     questions = ScheduleQuestions(clock)
     schedule_planner = SchedulePlanner(code, rules, first_runs(code, server_now, stock, questions), stock, machine.ids)
     calls = EntryCalls(code, questions)
+    calls.allowed_tasks = rules.allowed_tasks
     sync = ScheduleSync(
-        store.for_code(),
+        store,
         code,
         schedule_planner,
         calls,
@@ -109,7 +110,6 @@ def build_beat(
         longest_absence=2 * poll,
         clock=clock,
     )
-    beat_store = store.for_beat(membership.name)
     evidence = None
     if ask_consumers is not None:
         evidence = RepublishEvidence(
@@ -122,7 +122,7 @@ def build_beat(
             alive_seconds=settings.worker_alive,
         )
     recorder = PublishRecorder(
-        beat_store,
+        store,
         membership,
         clock,
         rnd,
@@ -131,7 +131,7 @@ def build_beat(
         begin_record,
     )
     dispatcher = Dispatcher(
-        beat_store,
+        store,
         planner,
         publisher,
         membership,
@@ -140,10 +140,10 @@ def build_beat(
         settings.batch_size,
         settings.dispatch_timeout,
         clock,
-        UnknownTasks(beat_store, membership, publisher.queue_of, settings.unknown_task_timeout, evidence, clock, rnd),
+        UnknownTasks(store, membership, publisher.queue_of, settings.unknown_task_timeout, evidence, clock, rnd),
     )
     reclaimer = Reclaimer(
-        beat_store,
+        store,
         publisher,
         membership,
         calls,
@@ -153,15 +153,15 @@ def build_beat(
         settings.batch_size,
         clock,
         evidence,
-        Replacer(beat_store, planner, code.owner, settings.batch_size, recall),
+        Replacer(store, planner, code.owner, recall),
     )
-    deadlines = Deadlines(beat_store, calls, reclaim_guard, poll, settings.notice_interval, clock, rnd)
+    deadlines = Deadlines(store, calls, reclaim_guard, poll, settings.notice_interval, clock, rnd)
     grid = PollGrid(poll, clock)
     housekeeping = _housekeeping(
         membership,
-        Housekeeping(beat_store, planner, settings.lock_timeout, code.owner),
+        Housekeeping(store, planner, settings.lock_timeout, code.owner),
         sync,
-        LongRunReport(store.for_admin(), rules, clock),
+        LongRunReport(store, rules, clock),
         OtherSchedulers(store, clock),
         deadlines,
         poll,
@@ -170,13 +170,13 @@ def build_beat(
     )
     deadlines.on_change = housekeeping.hasten
     housekeeping()  # once before the first fire, so that rows written by hand are in order
-    cleaning = CleanUp(store.for_admin(), settings.history_days, clock)
+    cleaning = CleanUp(store, settings.history_days, clock)
     reclaim = Duty("reclaiming ended leases", reclaimer.reclaim, clock, rnd, RECLAIM_PAUSES, DatabaseUnavailable)
     return BeatParts(
         tick=Tick(deadlines, publisher, dispatcher, recorder, reclaim, reclaim_guard, questions),
         membership=membership,
         dispatcher=dispatcher,
-        shelve_writer=ShelveWriter(stock_file, schedule, code.owner, store.for_code()) if stock_file else None,
+        shelve_writer=ShelveWriter(stock_file, schedule, code.owner, store) if stock_file else None,
         background=[
             housekeeping,
             Duties("cleanup", [Duty("purging history", cleaning.clean, clock, rnd)], clock),
@@ -196,7 +196,7 @@ def _results(app: Any, store: Store, grid: PollGrid, machine: Machine) -> Duties
 
     def end() -> float:
         # Workers do so at once; what is left is of dead ones, and of those that cannot.
-        return 0.0 if end_results(app, store.results()) else grid.until(*_RESULTS)
+        return 0.0 if end_results(app, store) else grid.until(*_RESULTS)
 
     duty = Duty("ending the results of earlier attempts", end, machine.clock, machine.random)
     return Duties("results", [duty], machine.clock)

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from celery_sqlbeat import environment
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
-from celery_sqlbeat.store.beat_protocol import BeatStore, NextDeadlines
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import NextDeadlines
 
 _HAIR_SECONDS = 0.0001  # clocks round: a claim just before the server's instant would find nothing
 _LAG_SECONDS = 0.050  # spacing and claim of another beat fit in; a dead beat's slot is so late
@@ -125,7 +126,7 @@ class Deadlines:
 
     def __init__(
         self,
-        store: BeatStore,
+        store: Store,
         calls: EntryCalls,
         reclaim_guard: ReclaimGuard,
         poll_interval: float,
@@ -266,7 +267,7 @@ class Deadlines:
 
     def _later(self, snapshot: WakeSnapshot, now: float) -> list[float]:
         """Return the seconds until the first slot after the due rows that others hold."""
-        later_at = self._store.starts_after(snapshot.deadlines.now, self._calls.claimable)
+        later_at = self._store.next_deadlines(self._calls.claimable, after=snapshot.deadlines.now).starts_at()
         return [] if later_at is None else [max(snapshot.seconds_until(later_at), self._spacing(now))]
 
     def _spacing(self, now: float, in_vain: int = 0) -> float:
@@ -277,7 +278,7 @@ class Deadlines:
         if now < self._next_notice:
             return False
         self._set_notice(now)
-        return self._last is None or self._store.changes() != self._last.deadlines.changes
+        return self._last is None or self._store.pulse().changes != self._last.deadlines.changes
 
     def _set_notice(self, now: float) -> None:
         seconds = self._notice

@@ -20,7 +20,8 @@ from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, Databa
 from celery_sqlbeat.model import Claim, Claimed, DueBatch, Plan
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Published, Publisher, Sending
-from celery_sqlbeat.store.beat_protocol import EVERY_SHARE, BeatStore
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import EVERY_SHARE
 
 CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 # Of the dispatch timeout, kept for recording a batch before another beat may take its claims.
@@ -49,7 +50,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        store: BeatStore,
+        store: Store,
         plan: Callable[[DueBatch], Plan],
         publisher: Publisher,
         membership: BeatMembership,
@@ -130,7 +131,7 @@ class Dispatcher:
         return due, is_full
 
     def _claim(self, due: DueBatch) -> Claimed:
-        claimed = self._store.claim(due, self._planned(due), self._dispatch_seconds)
+        claimed = self._store.claim(due, self._planned(due), self._membership.name, self._dispatch_seconds)
         for quarantine in claimed.quarantines:
             events.job_quarantined(job_name=quarantine.job_name, reason=quarantine.reason)
         if claimed.gaps:

@@ -8,12 +8,12 @@ from datetime import datetime
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.errors import DatabaseBusy
-from celery_sqlbeat.model import Quarantine, RowNeedingRepair
+from celery_sqlbeat.model import DeleteIdleJob, JobRecord, QuarantineJob
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.run_times import LEAST_SECONDS, MOST_LONG_RUNS, long_runs
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store.beat_protocol import FIRST_ID, BeatStore
-from celery_sqlbeat.store.protocols import AdminStore, OldNodes, OldRuns
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import FIRST_ID, JobQuery, OldNodes, OldRuns
 
 _BATCH = 500  # rows; one page at a time, so that nothing is locked for long
 _MOST_PAGES = 20  # a pass; the rest waits for the next pass
@@ -32,7 +32,7 @@ _NODES_PAUSE = 3600.0  # seconds between two times that nodes and names are forg
 class Housekeeping:
     """Keeps the rows of jobs in order."""
 
-    def __init__(self, store: BeatStore, planner: Planner, lock_seconds: float, owner: str = "") -> None:
+    def __init__(self, store: Store, planner: Planner, lock_seconds: float, owner: str = "") -> None:
         self._store = store
         self._planner = planner
         self._lock_seconds = lock_seconds
@@ -42,7 +42,8 @@ class Housekeeping:
         """Fill in and repair rows; return how many became ready to run or were quarantined."""
         done, after = 0, FIRST_ID
         for _ in range(_MOST_PAGES):
-            rows = self._store.rows_needing_repair(_BATCH, after, self._owner)
+            page = JobQuery(needing_repair_of=self._owner, after_id=after, page_size=_BATCH)
+            rows = list(self._store.jobs(page).values())
             if not rows:
                 break
             after = rows[-1].job_id
@@ -61,12 +62,12 @@ class Housekeeping:
                 remedy="none is needed; to keep a job from running, pause it: celery -A app sqlbeat jobs pause",
             )
 
-    def _delete(self, rows: Sequence[RowNeedingRepair]) -> None:
+    def _delete(self, rows: Sequence[JobRecord]) -> None:
         """Delete jobs; halve a batch that meets a lock down to the row, left for the next pass."""
         if not rows:
             return
         try:
-            result = self._store.delete_requested([row.job_id for row in rows])
+            result = self._store.write_jobs([DeleteIdleJob(row.job_name, row.job_id) for row in rows])
         except DatabaseBusy as error:
             if len(rows) == 1:
                 events.step_failed(step="delete a job", subject=rows[0].job_name, error=error)
@@ -76,20 +77,20 @@ class Housekeeping:
             self._delete(rows[middle:])
             return
         for row in rows:
-            if row.job_id in result.refused:
-                events.row_refused(action="delete a job", row=row.job_name, error=result.refused[row.job_id])
+            if row.job_name in result.refused:
+                events.row_refused(action="delete a job", row=row.job_name, error=result.refused[row.job_name])
 
-    def _repair(self, rows: Sequence[RowNeedingRepair]) -> int:
+    def _repair(self, rows: Sequence[JobRecord]) -> int:
         repairs, quarantines = self._planner.repairs(rows)
-        result = self._store.repair_rows(repairs, quarantines)
+        result = self._store.write_jobs([*repairs, *quarantines])
         refused = [
-            Quarantine(row.job_id, row.job_name, row.fence, result.refused[row.job_id])
+            QuarantineJob(row.job_name, row.job_id, row.fence, result.refused[row.job_name])
             for row in rows
-            if row.job_id in result.refused and row.quarantine != result.refused[row.job_id]
+            if row.job_name in result.refused and row.quarantine != result.refused[row.job_name]
         ]
         for quarantine in (*quarantines, *refused):
             events.job_quarantined(job_name=quarantine.job_name, reason=quarantine.reason)
-        return len(result.done) + len(self._store.repair_rows([], refused).done)
+        return len(result.done) + len(self._store.write_jobs(refused).done)
 
 
 class CleanUp:
@@ -98,9 +99,7 @@ class CleanUp:
     It keeps pace with the highest rate of fires, and rests where nothing is old enough.
     """
 
-    def __init__(
-        self, admin: AdminStore, history_days: float, clock: Callable[[], float] = environment.monotonic
-    ) -> None:
+    def __init__(self, admin: Store, history_days: float, clock: Callable[[], float] = environment.monotonic) -> None:
         self._admin = admin
         self._keep_seconds = history_days * _DAY
         self._clock = clock
@@ -146,7 +145,7 @@ class CleanUp:
 class LongRunReport:
     """Warns of runs that outlast several intervals of their job: once, and rarely after that."""
 
-    def __init__(self, admin: AdminStore, rules: Rules, clock: Callable[[], float] = environment.monotonic) -> None:
+    def __init__(self, admin: Store, rules: Rules, clock: Callable[[], float] = environment.monotonic) -> None:
         self._admin = admin
         self._rules = rules
         self._clock = clock

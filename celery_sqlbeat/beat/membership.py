@@ -14,8 +14,8 @@ from celery_sqlbeat.environment import THIS_MACHINE, Machine
 from celery_sqlbeat.errors import BrokerMismatch
 from celery_sqlbeat.model import Node, SeenNode, nodes
 from celery_sqlbeat.model.nodes import Queues, mark_in, names_in, nobody_has, read_queues
-from celery_sqlbeat.store.beat_protocol import EVERY_SHARE
-from celery_sqlbeat.store.protocols import NodeStore
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import EVERY_SHARE
 
 _MOST_MARKS = 100  # of worker releases whose tasks are remembered
 _OUT_OF_ORDER = 1.0  # seconds by which the stamps of two simultaneous statements may be swapped
@@ -27,7 +27,7 @@ class BeatMembership:
 
     def __init__(
         self,
-        nodes: NodeStore,
+        store: Store,
         version: str,
         release: str | None,
         worker_memory: float,
@@ -36,7 +36,7 @@ class BeatMembership:
         broker: str | None = None,
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        self._nodes = nodes
+        self._store = store
         self._memory = worker_memory
         self._alive_seconds = alive_seconds
         self._machine = machine
@@ -94,7 +94,7 @@ class BeatMembership:
                 raise BrokerMismatch(own, node.node_id, other)
 
     def _living_beats(self, alive_seconds: float) -> list[SeenNode]:
-        return [node for node in self._nodes.seen(alive_seconds) if node.kind == "beat" and node.stopped_at is None]
+        return [node for node in self._store.nodes(alive_seconds) if node.kind == "beat" and node.stopped_at is None]
 
     def tell(self, key: str, ask: Callable[[], object]) -> None:
         """Add what `ask` returns, unless it is empty, to this beat's row at each registration."""
@@ -104,7 +104,7 @@ class BeatMembership:
         """Register with the skew of this host's clock; return the server's clock."""
         told = {key: value for key, ask in self._told.items() if (value := ask())}
         self._node = self._node._replace(claimed=self.claimed, details=json.dumps(told) if self._told else None)
-        server_now = self._nodes.heartbeat(self._node)
+        server_now = self._store.heartbeat(self._node)
         if not self._is_registered:
             events.node_registered(node=self.name, kind="beat")
             self._is_registered = True
@@ -114,7 +114,7 @@ class BeatMembership:
 
     def say_stopped(self) -> None:
         """Note in the register that this beat has stopped in order."""
-        self._nodes.heartbeat(self._node._replace(is_stopped=True))
+        self._store.heartbeat(self._node._replace(is_stopped=True))
 
     def leases(self, queue: str | None) -> bool:
         """Return whether a leasing worker consumes this queue, or did within `worker_memory`."""
@@ -170,7 +170,7 @@ class BeatMembership:
         marks = {mark_in(node.details): node.node_id for node in nodes}
         new = {mark: node_id for mark, node_id in marks.items() if mark is not None and mark not in self._names}
         if new:
-            told = self._nodes.tasks(new.values())
+            told = self._store.tasks(new.values())
             read = {mark: names_in(told.get(node_id), mark) for mark, node_id in new.items()}
             if len(self._names) > _MOST_MARKS:
                 self._names.clear()
@@ -179,15 +179,15 @@ class BeatMembership:
 
     def told_by_others(self, key: str) -> list[Mapping[str, object]]:
         """Return what beats tell under a key, if they were alive within `worker_memory`."""
-        seen = self._nodes.seen(self._memory)
+        seen = self._store.nodes(self._memory)
         told = [nodes.read_details(node.details).get(key) for node in seen if node.kind == "beat"]
         return [value for value in told if isinstance(value, dict)]
 
     def workers(self) -> Reading:
         """Read the rows of the workers that were alive within `worker_memory`."""
         sent_at = self._machine.clock()
-        seen = self._nodes.seen(self._memory)
-        now = seen[0].now if seen else self._nodes.clock()
+        seen = self._store.nodes(self._memory)
+        now = seen[0].now if seen else self._store.pulse().now
         workers = tuple(node for node in seen if node.kind == "worker")
         return Reading(sent_at, self._machine.clock(), now, workers)
 
@@ -202,7 +202,7 @@ class BeatMembership:
     def _workers(self) -> Iterable[tuple[SeenNode, Queues]]:
         now = self._machine.clock()
         if self._known is None or now - self._known[0] > _KNOWN_SECONDS:
-            seen = self._nodes.seen(self._memory)
+            seen = self._store.nodes(self._memory)
             workers = [node for node in seen if node.kind == "worker"]
             self._beats = [node.node_id for node in seen if node.kind == "beat" and self._is_alive(node)]
             self._known = (now, [(node, read_queues(node.queues)) for node in workers])

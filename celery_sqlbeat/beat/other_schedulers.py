@@ -10,8 +10,7 @@ from celery_sqlbeat.beat_schedule.entries import job_name_of
 from celery_sqlbeat.model import SeenNode
 from celery_sqlbeat.model.nodes import Stranger, strangers
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import CodeStore
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 
 SEEN_SECONDS = 600.0  # for which another scheduler's message counts; it may have been stopped since
 _MOST_JOBS = 1000  # that are compared
@@ -40,7 +39,7 @@ class DoubledJobs(NamedTuple):
         )
 
 
-def doubled_jobs(code: CodeStore, nodes: Sequence[SeenNode]) -> list[DoubledJobs]:
+def doubled_jobs(store: Store, nodes: Sequence[SeenNode]) -> list[DoubledJobs]:
     """Return the jobs of the table that other schedulers send as well.
 
     Workers tell of scheduled messages that no beat of this package has sent; only what the table
@@ -55,10 +54,11 @@ def doubled_jobs(code: CodeStore, nodes: Sequence[SeenNode]) -> list[DoubledJobs
         if (node.now - node.heartbeat_at).total_seconds() + stranger.seconds_ago < SEEN_SECONDS
         and stranger.origin not in beats
     ]
-    jobs = code.jobs_of(sorted({stranger.task for stranger, _ in seen}), _MOST_JOBS)
+    tasks = sorted({stranger.task for stranger, _ in seen})
+    jobs = store.jobs(JobQuery(of_tasks=tasks, page_size=_MOST_JOBS)) if tasks else {}
     doubled: dict[str, DoubledJobs] = {}
     for stranger, worker in seen:
-        names = [name for name, task in jobs.items() if task == stranger.task and stranger.name in (None, name)]
+        names = [name for name, job in jobs.items() if job.task_name == stranger.task and stranger.name in (None, name)]
         if names:
             doubled.setdefault(names[0], DoubledJobs(names[0], stranger, worker))
     return list(doubled.values())
@@ -75,7 +75,7 @@ class OtherSchedulers:
     def find(self) -> None:
         """Warn of what the workers have seen."""
         now = self._clock()
-        doubled = doubled_jobs(self._store.for_code(), self._store.nodes().seen(SEEN_SECONDS))
+        doubled = doubled_jobs(self._store, self._store.nodes(SEEN_SECONDS))
         self._next = {job.job_name: self._next.get(job.job_name, now) for job in doubled}
         for job in doubled:
             if self._next[job.job_name] <= now:
@@ -113,7 +113,7 @@ def left_rows(store: Store) -> LeftRows | None:
     if not enabled:
         return None
     names = enabled[:_MOST_ROWS]
-    there = store.for_admin().jobs(JobQuery(names=[job_name_of(name) for name in names]))
+    there = store.jobs(JobQuery(names=[job_name_of(name) for name in names]))
     missing = [name for name in names if job_name_of(name) not in there]
     return LeftRows(missing, len(enabled) <= _MOST_ROWS) if missing else None
 

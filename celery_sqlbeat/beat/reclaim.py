@@ -13,10 +13,12 @@ from celery_sqlbeat.beat.republish_evidence import RepublishAnswer, RepublishEvi
 from celery_sqlbeat.beat.withheld import publish_failed
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
 from celery_sqlbeat.errors import FieldError
-from celery_sqlbeat.model import Claim, HeldLease, Slot
-from celery_sqlbeat.model.definition import read_call
+from celery_sqlbeat.model import Claim, HeldLease, ReplaceableRun, Slot
+from celery_sqlbeat.model.definition import allowed_call
 from celery_sqlbeat.model.lifecycle import (
+    CANCELLED,
     DLQ,
+    REPLACED_REASON,
     SKIPPED,
     Ending,
     ExpiredLease,
@@ -27,7 +29,8 @@ from celery_sqlbeat.model.lifecycle import (
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Publisher
-from celery_sqlbeat.store.beat_protocol import BeatStore
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import Guard, KeptRun, Release
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _NEARLY_SECONDS = 1.0  # a message that expires sooner is not worth another copy
@@ -43,10 +46,9 @@ class Replacer:
 
     def __init__(
         self,
-        store: BeatStore,
+        store: Store,
         planner: Planner,
         owner: str,
-        batch_size: int,
         recall: Callable[[Sequence[str]], None],
     ) -> None:
         """Replace the runs of `owner`, the app of this beat.
@@ -55,20 +57,20 @@ class Replacer:
         """
         self._store = store
         self._planner = planner
-        self._owner = owner
-        self._batch_size = batch_size
+        self.owner = owner
         self._recall = recall
 
-    def replace(self) -> int:
+    def replace(self, runs: Sequence[ReplaceableRun]) -> int:
         """Cancel the runs that make room; return how many were cancelled or postponed."""
-        runs = self._store.replaceable(self._batch_size, self._owner)
         if not runs:
             return 0
         plans = [(run, *self._planner.makes_room(run)) for run in runs]
-        postponed = [(run, later) for run, makes_room, later in plans if not makes_room]
-        self._store.postpone_replacing(postponed)
+        postponed = [KeptRun(run, later) for run, makes_room, later in plans if not makes_room]
+        if postponed:
+            self._store.postpone(postponed)
         making_room = [run for run, makes_room, _ in plans if makes_room]
-        replaced = self._store.replace(making_room) if making_room else set()
+        releases = [Release.of(run, Ending(CANCELLED, REPLACED_REASON)) for run in making_room]
+        replaced = self._store.finish(releases, Guard.REPLACEABLE).done if releases else set()
         for run in making_room:
             if run.run_id in replaced:
                 events.run_cancelled(
@@ -84,7 +86,7 @@ class Reclaimer:
 
     def __init__(
         self,
-        store: BeatStore,
+        store: Store,
         publisher: Publisher,
         membership: BeatMembership,
         calls: EntryCalls,
@@ -110,11 +112,12 @@ class Reclaimer:
 
     def reclaim(self) -> float:
         """Reclaim a batch of ended leases, and make room; return the seconds until the next."""
-        replaced = self._replacer.replace() if self._replacer is not None else 0
         sent_at = self._clock()
-        ended = self._store.ended(self._batch_size)
+        owner = self._replacer.owner if self._replacer is not None else ""
+        ended, replaceable = self._store.expired(self._batch_size, owner)
         if ended:  # the server's clock may have been set since the deadlines were read
             self._reclaim_guard.saw(ended[0].now, sent_at)
+        replaced = self._replacer.replace(replaceable) if self._replacer is not None else 0
         endings: list[tuple[HeldLease, Ending]] = []
         waiting: list[tuple[HeldLease, Republish]] = []
         for lease in ended:
@@ -127,7 +130,8 @@ class Reclaimer:
                 waiting.append((lease, answer))
             else:
                 endings.append((lease, answer))
-        reclaimed = self._store.reclaim(endings)
+        releases = [Release.of(lease, ending) for lease, ending in endings]
+        reclaimed = self._store.finish(releases, Guard.EXPIRED).done if releases else set()
         for lease, ending in endings:
             if lease.run_id in reclaimed:
                 _tell(lease, ending)
@@ -166,7 +170,7 @@ class Reclaimer:
         if not self._calls.is_own(lease.job_name, lease.code_owner):
             return None
         try:
-            return self._calls.filled([_claim_of(lease)])[0]
+            return self._calls.filled([_claim_of(lease, self._calls.allowed_tasks)])[0]
         except FieldError:
             return None
 
@@ -178,7 +182,8 @@ class Reclaimer:
         until = self._clock() + self._dispatch_seconds
         if any(answer.publish for _, answer in waiting):
             self._publisher.connect(_CONNECT_SECONDS)  # before anything is extended
-        won = self._store.postpone_start_deadline([(lease, answer.queued_seconds) for lease, answer in waiting])
+        later = [(lease, answer.queued_seconds) for lease, answer in waiting]
+        won = self._store.postpone(later, self._membership.name) if later else set()
         for lease, answer in waiting:
             if answer.withheld is not None and lease.run_id in won:
                 text = f"run {lease.run_id} of job {lease.job_name} is not sent again: {answer.withheld}"
@@ -200,7 +205,7 @@ class Reclaimer:
 
     def _copy(self, lease: HeldLease) -> Claim:
         """Return the claim for another copy of the message, which expires with the first one."""
-        claim = self._calls.filled([_claim_of(lease)])[0]
+        claim = self._calls.filled([_claim_of(lease, self._calls.allowed_tasks)])[0]
         expires_at = self._expires_at(claim, lease)
         return claim if expires_at is None else claim._replace(options={**claim.options, "expires": expires_at})
 
@@ -217,9 +222,9 @@ def _tell(lease: HeldLease, ending: Ending) -> None:
         events.slot_skipped(job_name=name, reason=reason, slots=1, first=slot, last=slot)
 
 
-def _claim_of(lease: HeldLease) -> Claim:
+def _claim_of(lease: HeldLease, allowed_tasks: tuple[str, ...]) -> Claim:
     """Return the claim that its message carried; the row may have been edited since."""
-    call = read_call(lease)
+    call = allowed_call(lease, allowed_tasks)
     slot = Slot(
         kind=lease.kind,
         scheduled_for=lease.scheduled_for,

@@ -15,10 +15,19 @@ from celery_sqlbeat.beat.republish_evidence import RepublishEvidence
 from celery_sqlbeat.beat.withheld import KEY, PublishFailures, publish_failed
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim
-from celery_sqlbeat.model.lifecycle import LEFT_TO_OTHERS, Backoff, Ending, after_refusal
+from celery_sqlbeat.model.lifecycle import (
+    CANCELLED,
+    DISPATCHED,
+    Backoff,
+    Ending,
+    after_refusal,
+    left_to_others,
+    released,
+)
 from celery_sqlbeat.publish.publisher import Published, Refused
 from celery_sqlbeat.publish.sender import Sent
-from celery_sqlbeat.store.beat_protocol import BeatStore, Recorded
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import Guard, Recorded, Release, RunNote
 
 _RECORD = "record what was published"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries at a locked row
@@ -60,7 +69,7 @@ class PublishRecorder:
 
     def __init__(
         self,
-        store: BeatStore,
+        store: Store,
         membership: BeatMembership,
         clock: Callable[[], float] = environment.monotonic,
         rnd: Callable[[], float] = environment.chance,
@@ -177,27 +186,25 @@ class PublishRecorder:
 
     def _records(self, published: Published) -> Iterator[tuple[Sequence[Claim], _Work, _Tell]]:
         """Yield the statements about a batch in order, each with its claims, which may be none."""
-        store = self._store
         yield from self._confirmed(published.confirmed)
         for reason, claims in _grouped(published.declined).items():
-            yield claims, partial(store.cancel, reason=reason), partial(_tell_cancelled, reason)
+            yield claims, self._ends(Ending(CANCELLED, reason)), partial(_tell_cancelled, reason)
         if published.refused:
             yield self._refused(published.refused)
         for (reason, longest), claims in _grouped(
             [(claim, (reason, self._failures.pause(claim))) for claim, reason in published.failed]
         ).items():
             seconds = longest * (0.5 + 0.5 * self._random())
-            release = partial(store.release_claims, reason=reason, seconds=seconds)
-            yield claims, release, partial(self._tell_released, reason, seconds)
+            yield claims, self._ends(released(reason, seconds)), partial(self._tell_released, reason, seconds)
 
     def _confirmed(self, confirmed: Sequence[Sent]) -> Iterator[tuple[Sequence[Claim], _Work, _Tell]]:
-        store = self._store
-        check_ins = {sent.claim.run_id: sent.check_in for sent in confirmed if sent.check_in is not None}
-        if check_ins:
-            noted = [sent.claim for sent in confirmed if sent.check_in is not None]
-            yield noted, lambda claims: store.note_check_ins([(c, check_ins[c.run_id]) for c in claims]), _tell_nothing
+        opened = [(sent.claim, sent.check_in) for sent in confirmed if sent.check_in is not None]
+        if opened:
+            notes = {claim.run_id: RunNote(claim.run_id, claim.claim_id, text) for claim, text in opened}
+            noted = [claim for claim, _ in opened]
+            yield noted, lambda claims: self._store.note_runs([notes[c.run_id] for c in claims]), _tell_nothing
         queued: dict[str, float] = {}
-        leased, forgotten, left_to_others = list[Claim](), list[Claim](), list[Claim]()
+        leased, forgotten, unseen = list[Claim](), list[Claim](), list[Claim]()
         queues: set[str | None] = set()
         for sent in confirmed:
             claim = sent.claim
@@ -210,18 +217,21 @@ class PublishRecorder:
                 self._warn_unleased(sent.queue)
             # No worker reports their end, so they do not count among parallel runs.
             is_unseen = claim.max_parallel is not None and not self._membership.leases(sent.queue)
-            (left_to_others if is_unseen else forgotten).append(claim)
+            (unseen if is_unseen else forgotten).append(claim)
         published = [sent.claim.job_name for sent in confirmed]
-        dispatched = [claim.job_name for claim in (*forgotten, *left_to_others)]
+        dispatched = [claim.job_name for claim in (*forgotten, *unseen)]
         if self._evidence is not None and queues:
             self._evidence.watch(queues)
         if published:
             events.messages_published(messages=len(published), job_names=published)
         if dispatched:
             events.runs_dispatched(runs=len(dispatched), job_names=dispatched)
-        yield forgotten, store.mark_dispatched, _tell_nothing
-        yield left_to_others, partial(store.mark_dispatched, reason=LEFT_TO_OTHERS), _tell_nothing
-        yield leased, lambda claims: store.mark_published([(c, queued[c.run_id]) for c in claims]), _tell_nothing
+        yield forgotten, self._ends(Ending(DISPATCHED)), _tell_nothing
+        yield unseen, self._ends(left_to_others()), _tell_nothing
+        yield leased, lambda claims: self._store.mark_published([(c, queued[c.run_id]) for c in claims]), _tell_nothing
+
+    def _ends(self, ending: Ending) -> _Work:
+        return lambda claims: self._store.finish([Release.of(c, ending) for c in claims], Guard.UNSTARTED)
 
     def _tell_released(self, reason: str, seconds: float, claims: Sequence[Claim], done: set[str]) -> None:
         for claim in claims:
@@ -241,7 +251,7 @@ class PublishRecorder:
         }
         return (
             [refusal.claim for refusal in refused],
-            lambda claims: self._store.fail([(claim, endings[claim.run_id]) for claim in claims]),
+            lambda claims: self._store.finish([Release.of(c, endings[c.run_id]) for c in claims], Guard.UNSTARTED),
             partial(self._tell_refused, endings),
         )
 

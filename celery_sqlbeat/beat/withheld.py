@@ -8,8 +8,9 @@ from celery_sqlbeat.beat.membership import BeatMembership
 from celery_sqlbeat.beat.republish_evidence import RepublishEvidence
 from celery_sqlbeat.errors import TransientError
 from celery_sqlbeat.model import Claim
-from celery_sqlbeat.model.lifecycle import UNKNOWN_TASK
-from celery_sqlbeat.store.beat_protocol import BeatStore
+from celery_sqlbeat.model.lifecycle import SKIPPED, UNKNOWN_TASK, Ending, released_unknown
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import Guard, Release
 
 KEY = "refused"  # in what a beat tells of itself
 TIMES = 3  # failures in a row from which on a job is told: fewer may be an outage
@@ -99,7 +100,7 @@ class UnknownTasks:
 
     def __init__(
         self,
-        store: BeatStore,
+        store: Store,
         membership: BeatMembership,
         queue_of: Callable[[Claim], str | None],
         timeout: float,
@@ -184,15 +185,19 @@ class UnknownTasks:
     def _release(self, claims: Sequence[Claim], longest: float) -> None:
         if not claims:
             return
-        given = self._store.release_claims(claims, UNKNOWN_TASK, longest * (0.8 + 0.2 * self._random())).done
+        given = self._end(claims, released_unknown(longest * (0.8 + 0.2 * self._random())))
         for claim in claims:
             queue = self._queue_of(claim)
             if claim.run_id in given and (queue, claim.task_name) not in self._warned_unknown:
                 self._warned_unknown.add((queue, claim.task_name))
                 self._tell(claim, f"none does: its slots wait for one, each for at most {self._timeout:g} s")
 
+    def _end(self, claims: Sequence[Claim], ending: Ending) -> set[str]:
+        releases = [Release.of(claim, ending) for claim in claims]
+        return self._store.finish(releases, Guard.UNSTARTED).done
+
     def _skip(self, claims: Sequence[Claim]) -> None:
-        skipped = self._store.skip(claims, UNKNOWN_TASK).done if claims else set()
+        skipped = self._end(claims, Ending(SKIPPED, UNKNOWN_TASK)) if claims else set()
         for claim in claims:
             self._seen.pop(claim.run_id, None)
             if claim.run_id in skipped:

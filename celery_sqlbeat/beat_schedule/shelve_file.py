@@ -18,7 +18,7 @@ from celery_sqlbeat.errors import FieldError
 from celery_sqlbeat.model import CODE_SCHEDULE, CodeRow
 from celery_sqlbeat.schedule import Every, parse
 from celery_sqlbeat.schedule.zone import within
-from celery_sqlbeat.store.beat_protocol import CodeStore
+from celery_sqlbeat.store import Store
 
 _JUST_BEFORE = timedelta(seconds=1)  # a crontab counts in minutes, the sun is no more exact
 _SUFFIXES = ("", ".db", ".dat", ".dir")  # that the kinds of dbm add to a name
@@ -99,7 +99,7 @@ def _read(filename: str) -> tuple[Mapping[Any, Any], Mapping[str, datetime]]:
 class ShelveWriter:
     """Keeps the file of stock beat true for the jobs of one `beat_schedule`."""
 
-    def __init__(self, filename: str, entries: Mapping[Any, Any], owner: str, store: CodeStore) -> None:
+    def __init__(self, filename: str, entries: Mapping[Any, Any], owner: str, store: Store) -> None:
         self._filename = filename
         self._entries = entries
         self._owner = owner
@@ -108,7 +108,7 @@ class ShelveWriter:
     def write(self) -> None:
         """Write what has run. An error is logged, and keeps beat from nothing else."""
         try:
-            runs = runs_for_stock(self._store.code_rows(self._owner), environment.now())
+            runs = runs_for_stock(self._store.code_state(self._owner, "", 0.0).rows, environment.now())
             write_runs(self._filename, self._entries, runs)
         except Exception as error:
             events.noted(topic="last runs for stock beat", text=f"{self._filename} does not say what has run: {error}")

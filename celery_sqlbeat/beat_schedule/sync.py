@@ -12,7 +12,8 @@ from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.beat_schedule.entries import NAMELESS, CodeSchedule, shown_release
 from celery_sqlbeat.beat_schedule.plan import SchedulePlanner
 from celery_sqlbeat.model import Beside, Claim, Claimable, CodeImport, LivingRelease
-from celery_sqlbeat.store.beat_protocol import CodeStore, CodeTally, Imported, NewestRelease
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import CodeTally, Imported, NewestRelease
 
 _TRIES = 5  # of an import; jobs that fire between its read and its write are few
 _MOST_NAMES = 10  # of entries in one sentence
@@ -93,6 +94,9 @@ def _listed(names: Sequence[str]) -> str:
 class EntryCalls:
     """Knows the entries of this process's `beat_schedule`, and which jobs are this beat's."""
 
+    allowed_tasks: tuple[str, ...] = ("*",)
+    """Globs of the tasks that rows may name."""
+
     def __init__(self, code: CodeSchedule, questions: ScheduleQuestions | None = None) -> None:
         """Know no other beats yet. `questions` are those to custom schedule classes."""
         self.questions = questions or ScheduleQuestions()
@@ -138,12 +142,13 @@ class EntryCalls:
 
 
 def import_code(
-    store: CodeStore,
+    store: Store,
     owner: str,
     release: str,
     entries: Mapping[str, str] | None,
     planner: SchedulePlanner,
     live_seconds: float,
+    announce: bool = False,
 ) -> Imported:
     """Plan and write an import, again where what it was planned from has changed meanwhile.
 
@@ -154,7 +159,7 @@ def import_code(
     for _ in range(_TRIES):
         now, rows, beside = store.code_state(owner, release, live_seconds)
         changes = None if beside.newer is None else planner(now, rows, beside)
-        done = store.import_code(CodeImport(owner, release, entries, live_seconds, beside, changes))
+        done = store.import_code(CodeImport(owner, release, entries, live_seconds, beside, changes, announce))
         added, changed, left = added + done.added, changed + done.changed, left + done.left
         if not done.is_stale:
             break
@@ -166,7 +171,7 @@ class ScheduleSync:
 
     def __init__(
         self,
-        store: CodeStore,
+        store: Store,
         code: CodeSchedule,
         planner: SchedulePlanner,
         calls: EntryCalls,
@@ -195,9 +200,10 @@ class ScheduleSync:
         """Write what the code says, except for entries of a newer release that has a live beat."""
         code = self._code
         newest = self._newest()
-        done = self._import()
+        # The others are to read it now, and not at their next poll.
+        done = self._import(newest.has_others)
         if not code.is_named and self._adopt_of_the_nameless(done):
-            done = self._import()
+            done = self._import(newest.has_others)
         for name, owner in done.kept.items():
             events.entry_rejected(entry=name, reason=f"a job of {owner or 'the table'} has this name already")
         self._tell(done)
@@ -207,8 +213,6 @@ class ScheduleSync:
         if replaced:
             text = f"the task_id in the options of {', '.join(replaced)} is replaced: {TASK_IDS}"
             events.advice(topic="options", text=text, remedy="take it out")
-        if newest.has_others:
-            self._store.announce()  # so that they read it now, and not at their next poll
         self._consider(self._living(newest))
         self._name_orphans()
 
@@ -222,9 +226,10 @@ class ScheduleSync:
             if done.winner == self._code.release != newest.imported or done.added or done.changed or done.left:
                 self._tell(done)
 
-    def _import(self) -> Imported:
+    def _import(self, announce: bool = False) -> Imported:
         code = self._code
-        done = import_code(self._store, code.owner, code.release, self._told, self._planner, self._alive_seconds)
+        alive = self._alive_seconds
+        done = import_code(self._store, code.owner, code.release, self._told, self._planner, alive, announce)
         self._tally, self._spared, self._beside = done.tally, done.spared, done.beside
         if done.is_stale:
             self._tally = None  # at the next poll it is imported again
@@ -284,7 +289,7 @@ class ScheduleSync:
     def _name_orphans(self) -> None:
         """Report apps whose jobs nobody claims: renamed, moved, or their beats have not started."""
         living = {release.owner for release in self._store.living(self._alive_seconds)} | {self._code.owner}
-        for owner, jobs in sorted(self._store.owners().items()):
+        for owner, jobs in sorted(self._store.counts().owners.items()):
             if owner not in living:
                 events.advice(
                     topic="owner",

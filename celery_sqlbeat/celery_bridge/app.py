@@ -7,9 +7,12 @@ hosts that differ do not prove that two brokers do; another kind, or another spa
 import hashlib
 import os
 import re
+import socket
 from collections.abc import Mapping
 from datetime import timezone
 from typing import Any, Protocol
+
+from celery import current_app, current_task
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.config.settings import Settings
@@ -139,6 +142,23 @@ def _local_names() -> tuple[str, ...]:
     return environment.variables().get("TZ", "").lstrip(":"), os.path.realpath("/etc/localtime").rpartition(_FOLDER)[2]
 
 
+def running_task() -> Any:
+    """Return the task whose body this thread runs; None outside of one."""
+    return current_task if current_task and current_task.request.id else None
+
+
+def running_as() -> str:
+    """Say which host and process this is, and which task it runs."""
+    name, task = f"{socket.gethostname()} pid {os.getpid()}", running_task()
+    return name if task is None else f"{name}, task {task.name}[{task.request.id}]"
+
+
+def app_in_use() -> Any:
+    """Return the app of the running task, or else the current one."""
+    task = running_task()
+    return task.app if task is not None else current_app._get_current_object()  # type: ignore[attr-defined]
+
+
 def rules_of(app: Any, settings: Settings) -> Rules:
     """Return the rules by which the rows of this app are read."""
     return Rules(
@@ -147,6 +167,8 @@ def rules_of(app: Any, settings: Settings) -> Rules:
         settings.lock_timeout,
         settings.max_retries,
         app.conf.beat_cron_starting_deadline,
+        settings.allowed_tasks,
+        settings.max_payload,
     )
 
 

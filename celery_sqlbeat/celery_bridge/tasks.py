@@ -25,7 +25,7 @@ from celery_sqlbeat.config.validation import LONGEST_WAIT
 from celery_sqlbeat.errors import AttemptFollowed
 from celery_sqlbeat.model import EndedSlot
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import ResultStore
+from celery_sqlbeat.store.records import RunNote
 
 MONITOR = "sentry-monitor-slug"  # without it Sentry's SDK sends no check-in for a task
 _INNER = "headers"  # where the SDK puts its headers a second time
@@ -132,11 +132,16 @@ def wrap_bodies(app: Any, hostname: str | None, around: Around, is_traced: bool 
     `is_traced`: Celery has built its tracers already, and builds those of new tasks once more.
     """
     for name, task in list(app.tasks.items()):
-        if vars(task).get(_WRAPPED) is task:  # a class-based task may be copied with its attributes
+        if is_wrapped(task):
             continue
         _wrap_body(task, around)
         if is_traced:
             task.__trace__ = trace.build_tracer(name, task, app.loader, hostname, app=app)
+
+
+def is_wrapped(task: Any) -> bool:
+    """Return whether something was put around the body of this task."""
+    return vars(task).get(_WRAPPED) is task  # a class-based task may be copied with its attributes
 
 
 def _wrap_body(task: Any, around: Around) -> None:
@@ -156,9 +161,9 @@ PAGE = 100  # slots whose results are ended at a time
 DAY_SECONDS = 86400.0  # after it results have expired, as Celery sets it; and nobody waits any more
 
 
-def end_results(app: Any, store: ResultStore) -> bool:
+def end_results(app: Any, store: Store) -> bool:
     """End the results of a page of slots; return whether there may be more."""
-    slots = store.unended(PAGE, DAY_SECONDS)
+    slots = store.unended_results(PAGE, DAY_SECONDS)
     if not slots:
         return False
     backend = app.backend
@@ -166,7 +171,8 @@ def end_results(app: Any, store: ResultStore) -> bool:
         for slot in slots:
             for run_id, attempt in slot.earlier:
                 _end(app, backend, slot, run_id, attempt)
-    store.ended([run_id for slot in slots for run_id in (slot.run_id, *dict(slot.earlier))])
+    run_ids = [run_id for slot in slots for run_id in (slot.run_id, *dict(slot.earlier))]
+    store.note_runs([RunNote(run_id, results_ended=True) for run_id in run_ids])
     return len(slots) == PAGE
 
 
@@ -223,7 +229,7 @@ class SlotResults:
                     return
                 self._is_asked = False
             try:
-                while end_results(self._app, store.results()):
+                while end_results(self._app, store):
                     pass
             except Exception as error:  # of the database, or whatever a result backend raises
                 events.noted(topic="results of earlier attempts, which a beat ends", text=error)

@@ -14,6 +14,7 @@ from celery_sqlbeat.config.policy import Policy
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.model import LivingRelease
 from celery_sqlbeat.model.run_times import LongRun, SlowJob
+from celery_sqlbeat.store.records import Remark
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")  # the worst first
@@ -92,8 +93,8 @@ class DatabaseFacts:
     """A remark about the schema."""
     slow_jobs: Sequence[SlowJob] = ()
     """Jobs whose runs take longer than their period."""
-    pooling: str | None = None
-    """The mode of a pooler in front of the server: sessions or transactions."""
+    remarks: Sequence[Remark] = ()
+    """What the store says of its server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from celery_sqlbeat.model.definition import Call, Rules
 from celery_sqlbeat.model.run_times import LEAST_PERIOD, LEAST_SECONDS, MOST_LONG_RUNS, SlowJob, long_runs, slow_job
 from celery_sqlbeat.publish.connection import unreachable
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 
 T = TypeVar("T")
 
@@ -39,16 +39,15 @@ _HISTORY_PAGES = 10  # of the latest runs; a slow job appears in them often
 def read_database(app: Any, store: Store, settings: Settings, rules: Rules, seconds: float) -> DatabaseFacts:
     """Read the facts of the database; raises a StoreError where it does not answer."""
     schema = store.check_schema()
-    nodes = store.nodes()
-    _, skew = server_clock(nodes)
-    seen = nodes.seen(HOUR)
-    living = store.for_code().living(settings.beat_alive)
+    _, skew = server_clock(store)
+    seen = store.nodes(HOUR)
+    living = store.living(settings.beat_alive)
     jobs = read_jobs(app, store, rules, seconds)
-    lasting = list(long_runs(store.for_admin().running(LEAST_SECONDS, MOST_LONG_RUNS), rules))
+    lasting = list(long_runs(store.running(LEAST_SECONDS, MOST_LONG_RUNS), rules))
     slow = read_slow(store, rules, seconds)
     tasks = read_worker_tasks(store, seen, settings.worker_alive)
     refused = refused_jobs(store, seen)
-    doubled = doubled_jobs(store.for_code(), seen)
+    doubled = doubled_jobs(store, seen)
     return DatabaseFacts(
         schema.store_id,
         skew,
@@ -61,15 +60,15 @@ def read_database(app: Any, store: Store, settings: Settings, rules: Rules, seco
         remark=schema.remark,
         slow_jobs=slow,
         doubled=doubled,
-        pooling=store.database.pooling(),
+        remarks=store.remarks(),
     )
 
 
 def read_slow(store: Store, rules: Rules, seconds: float) -> list[SlowJob]:
     """Find jobs whose last runs took longer than their period, in the latest history."""
-    admin, end = store.for_admin(), environment.monotonic() + seconds
+    end = environment.monotonic() + seconds
     runs: dict[str, list[RunRecord]] = {}
-    for page in islice(run_pages(admin, RunQuery()), _HISTORY_PAGES):
+    for page in islice(run_pages(store, RunQuery()), _HISTORY_PAGES):
         for run in page:
             if run.started_at is not None and run.finished_at is not None:
                 runs.setdefault(run.job_name, []).append(run)
@@ -77,7 +76,7 @@ def read_slow(store: Store, rules: Rules, seconds: float) -> list[SlowJob]:
             break
     lasting = [name for name, attempts in runs.items() if any(_seconds(run) >= LEAST_PERIOD for run in attempts)]
     slow = []
-    for row in admin.jobs(JobQuery(names=lasting)).values():
+    for row in store.jobs(JobQuery(names=lasting)).values():
         definition = definition_of(row, rules)
         if definition is not None and row.enabled and not is_timed_by_code(row):
             slow.append(slow_job(row.job_name, definition, runs[row.job_name]))
@@ -90,10 +89,10 @@ def _seconds(run: RunRecord) -> float:
 
 def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> JobFacts:
     """Read the enabled jobs, as many as the time allows, and those in quarantine."""
-    admin, end = store.for_admin(), environment.monotonic() + seconds
-    quarantined = {row.job_name: str(row.quarantine) for page in job_pages(admin, True) for row in page}
+    end = environment.monotonic() + seconds
+    quarantined = {row.job_name: str(row.quarantine) for page in job_pages(store, True) for row in page}
     enabled: list[EnabledJob] = []
-    for page in job_pages(admin):
+    for page in job_pages(store):
         enabled += _enabled_jobs(app, page, rules)
         if environment.monotonic() >= end and len(page) == PAGE:
             return JobFacts(enabled, quarantined, False)

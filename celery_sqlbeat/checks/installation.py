@@ -18,11 +18,16 @@ from celery_sqlbeat.errors import (
     SchemaError,
     StoreError,
 )
+from celery_sqlbeat.store.faults import READ_ONLY
 from celery_sqlbeat.store.sql.dialects.mssql_tokens import NO_TOKEN
-from celery_sqlbeat.store.sql.faults import READ_ONLY
 from celery_sqlbeat.worker.lease.batching import Timing
 
-OLDEST = {"postgresql": ("psycopg", (3, 2)), "mysql": ("pymysql", (1, 2)), "mssql": ("pyodbc", (5, 1))}
+OLDEST = {
+    "postgresql": ("psycopg", (3, 2)),
+    "mysql": ("pymysql", (1, 2)),
+    "mssql": ("pyodbc", (5, 1)),
+    "redis": ("redis", (4, 5, 2)),
+}
 _ODBC = re.compile(r"\{?(ODBC Driver (\d+) for SQL Server|.*msodbcsql.*)\}?", re.IGNORECASE)
 _OLDEST_ODBC = 17
 MOST_SKEW = 2.0  # seconds; with NTP it is a few milliseconds, and more makes logs hard to compare
@@ -58,21 +63,13 @@ def _start(error: StoreError, url: DatabaseUrl) -> str:
 
 
 def database_findings(facts: Facts) -> Iterator[Finding]:
-    """Report a schema that is newer than this release, and a pooler before the server."""
+    """Report a schema that is newer than this release, and what the store says of its server."""
     if facts.database is not None and facts.database.remark:
         yield Finding(
             "note", "schema", facts.database.remark, "upgrade the package here as well, once the newer release stays"
         )
-    pooling = facts.database.pooling if facts.database is not None else None
-    if pooling is not None:
-        kept = "each transaction" if pooling == "transactions" else "each session"
-        yield Finding(
-            "note",
-            "pooler",
-            f"a pooler stands before the database, and gives {kept} a server connection that others had before: "
-            "nothing is set or prepared there beyond a transaction, so each statement is planned anew",
-            "nothing; the server's own port saves that work where beats and workers are few",
-        )
+    for remark in facts.database.remarks if facts.database is not None else ():
+        yield Finding(remark.level, remark.topic, remark.text, remark.remedy)
 
 
 def driver_findings(url: DatabaseUrl) -> Iterator[Finding]:

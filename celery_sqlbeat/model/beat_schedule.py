@@ -180,6 +180,8 @@ class CodeImport(NamedTuple):
     """What the other living beats of the app had when it was planned."""
     changes: CodeChanges | None
     """None where it only registers, since newer releases define everything."""
+    announce: bool = False
+    """Whether other beats are to notice it even where no row changes."""
 
 
 _LITERALS = (type(None), bool, int, str)

@@ -125,15 +125,6 @@ class Quarantine(NamedTuple):
     reason: str
 
 
-class Repair(NamedTuple):
-    """The instants of a row after its repair, in the database's form."""
-
-    job_id: str
-    fence: int
-    next_run_time: datetime | None
-    retry_at: datetime | None
-
-
 class Plan(NamedTuple):
     """What one batch of due rows becomes."""
 
@@ -234,31 +225,6 @@ class ReplaceableRun(NamedTuple):
     fence: int
     replace_at: datetime
     started: int
-    now: datetime
-
-
-class RowNeedingRepair(NamedTuple):
-    """A row of `Jobs` that needs attention, as `read_rows_needing_repair` gives it."""
-
-    job_id: str
-    job_name: str
-    task_name: Any
-    schedule: Any
-    interval_minutes: Any
-    time_zone: Any
-    args: Any
-    kwargs: Any
-    options: Any
-    policies: Any
-    lock_timeout_minutes: Any
-    code_key: str | None
-    next_run_time: Any
-    last_run_time: Any
-    retry_at: Any
-    fence: int
-    quarantine: str | None
-    start_at: Any
-    delete_requested: int
     now: datetime
 
 

@@ -6,6 +6,7 @@ A field that cannot work raises a FieldError that names it; the caller puts the 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from celery_sqlbeat.schedule.zone import BOUNDS, within
 
 DEFAULT_MINUTES = 10  # as the column's default says
 MOST_MINUTES = 527_040  # a year; more is a mistyped number
+ANY_TASK = ("*",)
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -36,6 +38,10 @@ class Rules(NamedTuple):
     max_retries: int
     cron_deadline: float | None = None
     """Celery's `beat_cron_starting_deadline`, in seconds."""
+    allowed_tasks: tuple[str, ...] = ANY_TASK
+    """Globs of the tasks that rows may name."""
+    max_payload: int = 262_144
+    """How many bytes the arguments of a job that is written through this package may have."""
 
 
 class Slots(Protocol):
@@ -137,12 +143,22 @@ def read_definition(row: JobText, rules: Rules) -> Definition:
         lease_seconds = 60.0 * _minutes("LockTimeoutMinutes", row.lock_timeout_minutes)
     zone = row.time_zone or policy.timezone or rules.time_zone
     return Definition(
-        read_call(row),
+        allowed_call(row, rules.allowed_tasks),
         _timeline(row.schedule, row.interval_minutes, zone, policy.jitter, policy.cadence),
         policy,
         lease_seconds,
         rules.max_retries if policy.max_retries is None else policy.max_retries,
     )
+
+
+def allowed_call(row: CallText, allowed_tasks: tuple[str, ...]) -> Call:
+    """Read what a row wants sent, where its task is one that rows may name."""
+    call = read_call(row)
+    if allowed_tasks != ANY_TASK and not any(fnmatchcase(call.task_name, glob) for glob in allowed_tasks):
+        raise FieldError(
+            "TaskName", call.task_name, f"write a task that sqlbeat_allowed_tasks has ({', '.join(allowed_tasks)})"
+        )
+    return call
 
 
 def read_call(row: CallText) -> Call:

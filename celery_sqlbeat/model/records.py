@@ -1,117 +1,12 @@
-"""What an administrator writes and sees: jobs and runs.
+"""What an administrator sees: jobs and runs.
 
 Runs on a worker: what asks to begin, and what has begun.
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
-
-from celery_sqlbeat.model.claims import GapRecord
-
-
-class JobDraft(NamedTuple):
-    """A job as somebody defines it; every field is checked already."""
-
-    job_name: str
-    task_name: str
-    schedule: str | None
-    time_zone: str | None
-    args: str | None
-    kwargs: str | None
-    options: str | None
-    policies: str | None
-    enabled: bool
-    start_at: datetime | None
-    next_run_time: datetime | None
-    lock_timeout_minutes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _DraftWrite:
-    draft: JobDraft
-
-    @property
-    def job_name(self) -> str:
-        """The name of the job."""
-        return self.draft.job_name
-
-
-@dataclass(frozen=True, slots=True)
-class AddJob(_DraftWrite):
-    """Add a job; it expects that none has this name."""
-
-    _: KW_ONLY
-    last_run_time: datetime | None = None
-    """When it ran last elsewhere."""
-    disabled_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateJob(_DraftWrite):
-    """Change a job that is at this version."""
-
-    _: KW_ONLY
-    version: int
-    reschedule: bool
-    """Whether it gets the draft's next run, too."""
-    enabled: bool | None = None
-    """None: as it is."""
-    gap: GapRecord | None = None
-    """What was skipped while the job was paused."""
-    fence: int | None = None
-    """At which no run of it has ended since; None: that does not matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class PauseJob:
-    """Pause a job that is enabled, and at this version; None: at any."""
-
-    job_name: str
-    reason: str
-    _: KW_ONLY
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeJob:
-    """Resume a job that is paused, and at this version."""
-
-    job_name: str
-    _: KW_ONLY
-    version: int
-    next_run_time: datetime | None
-    gap: GapRecord | None = None
-    """The slots skipped."""
-    finished: bool = False
-    """Whether no slot is left, so that the job stays disabled for that reason."""
-    fence: int | None = None
-    """At which no run of it has ended since; None: that does not matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteJob:
-    """Delete a job at this version (None: at any) once its runs have ended."""
-
-    job_name: str
-    _: KW_ONLY
-    force: bool = False
-    """Whether its runs are cancelled, so that it goes at once."""
-    version: int | None = None
-
-
-JobChange = UpdateJob | PauseJob | ResumeJob | DeleteJob
-JobWrite = AddJob | JobChange
-
-
-class JobWriteResult(NamedTuple):
-    """The outcome of a batch of writes, as the names of jobs."""
-
-    done: set[str]
-    conflicts: set[str]
-    """These are not as their writes expect, and stay as they are."""
 
 
 class JobRecord(NamedTuple):
@@ -187,6 +82,8 @@ class JobCounts(NamedTuple):
     now: datetime
     states: Mapping[str, int] = MappingProxyType({})
     """The attempts of recent slots by state; each skipped slot counts."""
+    owners: Mapping[str, int] = MappingProxyType({})
+    """How many enabled jobs each app has."""
 
 
 class RunRecord(NamedTuple):
@@ -216,6 +113,8 @@ class RunRecord(NamedTuple):
     error: str | None
     traceback: str | None
     created_at: datetime
+    check_in: str | None = None
+    """What a monitor opened for its slot."""
 
 
 class NewRun(NamedTuple):

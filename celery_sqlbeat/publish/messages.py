@@ -13,7 +13,8 @@ from kombu import serialization
 from celery_sqlbeat.celery_bridge.symbols import optional
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.publish.transports import First, MessageTransport, Shape
-from celery_sqlbeat.store.beat_protocol import BeatStore
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import RunQuery
 
 HEADER = "sqlbeat"
 VERSION = 1  # of the header; a worker leaves a message alone whose version it does not know
@@ -56,11 +57,12 @@ def headers_of(check_in: str | None) -> dict[str, Any]:
     return headers if isinstance(headers, dict) else {}
 
 
-def carried(store: BeatStore, claims: Sequence[Claim], are_copies: bool = False) -> Sequence[Claim]:
+def carried(store: Store, claims: Sequence[Claim], are_copies: bool = False) -> Sequence[Claim]:
     """Add to the claims the check-ins that earlier messages of their slots have opened."""
     before = {claim.run_id: claim.run_id if are_copies else claim.slot.continues for claim in claims}
     wanted = {run_id for run_id in before.values() if run_id is not None}
-    known = store.check_ins(wanted) if wanted else {}
+    earlier = store.runs(RunQuery(run_ids=wanted)) if wanted else []
+    known = {run.run_id: run.check_in for run in earlier if run.check_in is not None}
     if not known:
         return claims
     return [claim._replace(check_in=known.get(before[claim.run_id] or "")) for claim in claims]

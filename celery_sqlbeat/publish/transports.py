@@ -1,10 +1,15 @@
 """Hand messages to a broker and learn which it confirmed: one transport for each connection."""
 
+import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from kombu.utils import json as kombu_json
+
 from celery_sqlbeat import environment
+from celery_sqlbeat.celery_bridge.call_check import is_unpatched
 
 TIME_UP = "no time was left to publish it"
 UNCERTAIN = "the broker did not confirm the message"
@@ -130,7 +135,8 @@ def one_line(error: BaseException) -> str:
 class RedisTransport(MessageTransport):
     """Gathers the commands that put messages into queues, and sends them in one pipeline.
 
-    Each command has an answer of its own; the connection's socket timeout bounds the wait.
+    What goes to one queue is one command, with an answer of its own; the connection's socket
+    timeout bounds the wait.
     """
 
     def __init__(self, connection: Any, producer: Any) -> None:
@@ -139,29 +145,53 @@ class RedisTransport(MessageTransport):
         self._client = producer.channel.client
         self._pipelined = _PipelinedClient(self, self._client)
         self._failures: dict[str, str] = {}
+        self._is_stock = is_unpatched(producer.channel, "prepare_message", "basic_publish", "_put")
         producer.channel.conn_or_acquire = self._conn_or_acquire
 
     def _conn_or_acquire(self, client: Any = None) -> Any:
         return self._pipelined if client is None else nullcontext(client)
 
+    def begin(self, run_id: str, label: str) -> None:
+        """Begin the message of this run: what is published from here on belongs to it."""
+        super().begin(run_id, label)
+        self._pipelined.pushed.clear()
+
+    def shape(self, headers: Mapping[str, Any], content_type: str, content_encoding: str) -> Shape:
+        """Keep the text of the first message, but for what differs, if one push was all of it."""
+        shape = super().shape(headers, content_type, content_encoding)
+        if not self._is_stock or len(self._pipelined.pushed) != 1:
+            return shape
+        content = {"content-encoding": content_encoding, "content-type": content_type}
+        return shape._replace(wire=_text_template(*self._pipelined.pushed[0], self.run_id, content, headers))
+
+    def post(self, shape: Shape, headers: Mapping[str, Any], body: Any) -> None:
+        """Push one more message of a known shape."""
+        if shape.wire is None:
+            super().post(shape, headers, body)
+        else:
+            self._pipelined.lpush(shape.wire.key, shape.wire.text(headers, self.run_id, body))
+
     def flush(self) -> None:
         """Execute the pipeline. Where its answer is lost, each message may or may not be queued."""
-        owners, self._pipelined.owners = self._pipelined.owners, []
+        commands, owners = self._pipelined.take()
         if not owners:
             return
         if environment.monotonic() >= self.until:
-            self._pipelined.gathered.reset()
-            self._failures.update(dict.fromkeys(owners, TIME_UP))
+            commands.reset()
+            self._fail(owners, TIME_UP)
             return
         try:
-            answers = self._pipelined.gathered.execute(raise_on_error=False)
+            answers = commands.execute(raise_on_error=False)
         except Exception as error:
             self.broken = one_line(error)
-            self._failures.update(dict.fromkeys(owners, f"{UNCERTAIN} ({self.broken})"))
+            self._fail(owners, f"{UNCERTAIN} ({self.broken})")
             return
-        for run_id, answer in zip(owners, answers, strict=True):
+        for run_ids, answer in zip(owners, answers, strict=True):
             if isinstance(answer, Exception):
-                self._failures[run_id] = one_line(answer)
+                self._fail([run_ids], one_line(answer))
+
+    def _fail(self, owners: list[list[str]], reason: str) -> None:
+        self._failures.update((run_id, reason) for run_ids in owners for run_id in run_ids)
 
     def await_confirms(self) -> dict[str, str]:
         """Execute the pipeline; returns the runs whose commands failed, with the reason."""
@@ -178,8 +208,12 @@ class _PipelinedClient:
     """A Redis client that pipelines writes to queues; any other command goes out at once."""
 
     def __init__(self, transport: RedisTransport, client: Any) -> None:
-        self.owners: list[str] = []
-        self.gathered = client.pipeline(transaction=False)
+        self.pushed: list[tuple[Any, Any]] = []
+        """The keys and values of the present message."""
+        self._pushes: dict[Any, tuple[list[Any], list[str]]] = {}
+        """By key, the values and the runs whose messages they are."""
+        self._owners: list[list[str]] = []
+        self._commands = client.pipeline(transaction=False)
         self._transport, self._client = transport, client
 
     def __enter__(self) -> "_PipelinedClient":
@@ -189,12 +223,59 @@ class _PipelinedClient:
         pass
 
     def lpush(self, key: Any, value: Any) -> None:
-        self.gathered.lpush(key, value)
-        self.owners.append(self._transport.run_id)
+        values, run_ids = self._pushes.setdefault(key, ([], []))
+        values.append(value)
+        run_ids.append(self._transport.run_id)
+        self.pushed.append((key, value))
 
     def publish(self, topic: Any, payload: Any) -> None:
-        self.gathered.publish(topic, payload)
-        self.owners.append(self._transport.run_id)
+        self._commands.publish(topic, payload)
+        self._owners.append([self._transport.run_id])
+
+    def take(self) -> tuple[Any, list[list[str]]]:
+        """Return the pipeline, and the runs that each of its commands serves."""
+        pushes, self._pushes = self._pushes, {}
+        owners, self._owners = self._owners, []
+        for key, (values, run_ids) in pushes.items():
+            self._commands.lpush(key, *values)
+            owners.append(run_ids)
+        return self._commands, owners
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
+
+
+class _TextTemplate(NamedTuple):
+    """A message as kombu writes it into a list of Redis, without its own headers, id and body."""
+
+    key: Any
+    between: str
+    """From the end of the body to the message's own headers."""
+    after: str
+    """From there to its id."""
+
+    def text(self, headers: Mapping[str, Any], run_id: str, body: bytes) -> str:
+        """Write one message."""
+        own = {"correlation_id": run_id, "delivery_tag": environment.THIS_MACHINE.ids.random_id()}
+        encoded = b64encode(body).decode()
+        return f'{{"body": "{encoded}{self.between}{json.dumps(headers)[1:]}{self.after}{json.dumps(own)[1:]}}}'
+
+
+def _text_template(
+    key: Any, value: Any, run_id: str, content: Mapping[str, str], headers: Mapping[str, Any]
+) -> _TextTemplate | None:
+    """Make a template of what was pushed for a first message; None where it is not as expected."""
+    first = json.loads(value)
+    if not isinstance(first, dict) or first.keys() != {"body", "headers", "properties", *content}:
+        return None
+    properties = dict(first["properties"])
+    if properties.pop("correlation_id", None) != run_id or not properties.pop("delivery_tag", None):
+        return None
+    if properties.get("body_encoding") != "base64":
+        return None
+    static = kombu_json.dumps(headers)[:-1]
+    return _TextTemplate(
+        key,
+        f'", {json.dumps(content)[1:-1]}, "headers": {static}, ',
+        f', "properties": {json.dumps(properties)[:-1]}, ',
+    )

@@ -1,79 +1,79 @@
 """Open the store that the settings name. No connection is made before the first statement."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
 
-from celery_sqlbeat.config.database_url import DatabaseUrl
+from celery_sqlbeat import events
+from celery_sqlbeat.config.database_url import STORES, DatabaseUrl, other_schemes
 from celery_sqlbeat.config.settings import Settings
-from celery_sqlbeat.errors import DriverMissing
-from celery_sqlbeat.store.beat_protocol import BeatStore, CodeStore
-from celery_sqlbeat.store.protocols import AdminStore, NodeStore, ResultStore, Schema, WorkerStore
-from celery_sqlbeat.store.sql import migrations
-from celery_sqlbeat.store.sql.beat_schedule import SqlCodeStore
-from celery_sqlbeat.store.sql.claims import SqlBeatStore
+from celery_sqlbeat.errors import DriverMissing, StoreError
+from celery_sqlbeat.store.faults import Breaker
+from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Breaker
-from celery_sqlbeat.store.sql.jobs import SqlAdminStore
-from celery_sqlbeat.store.sql.nodes import SqlNodeStore, SqlResultStore
-from celery_sqlbeat.store.sql.runs import SqlWorkerStore
 from celery_sqlbeat.store.sql.session import Dialect
+from celery_sqlbeat.store.sql.store import SqlStore
 
 __all__ = ["Store", "open_store"]
 
 
-class Store:
-    """One database and one namespace, in the parts that beats, workers and administrators see."""
-
-    def __init__(self, database: Database, namespace: str = "default") -> None:
-        self.database = database
-        self.namespace = namespace
-
-    def for_beat(self, beat: str) -> BeatStore:
-        """Return the view of a beat of this name."""
-        return SqlBeatStore(self.database, self.namespace, beat)
-
-    def for_code(self) -> CodeStore:
-        """Return the view of a beat that imports its `beat_schedule`."""
-        return SqlCodeStore(self.database, self.namespace)
-
-    def for_worker(self, worker: str) -> WorkerStore:
-        """Return the view of a worker of this name."""
-        return SqlWorkerStore(self.database, self.namespace, worker)
-
-    def for_admin(self) -> AdminStore:
-        """Return the view of an administrator."""
-        return SqlAdminStore(self.database, self.namespace)
-
-    def results(self) -> ResultStore:
-        """Return the view that ends the results of earlier attempts."""
-        return SqlResultStore(self.database, self.namespace)
-
-    def nodes(self) -> NodeStore:
-        """Return the register of nodes."""
-        return SqlNodeStore(self.database, self.namespace)
-
-    def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Create or upgrade the schema; returns the names of the migrations applied."""
-        return migrations.migrate(self.database, progress)
-
-    def recover(self, progress: Callable[[int], None] = lambda _: None) -> int:
-        """Raise every fence by an epoch, after a restore; returns the new epoch."""
-        return migrations.recover(self.database, progress)
-
-    def check_schema(self) -> Schema:
-        """Return the schema and the store's id; a SchemaError: this release cannot use it."""
-        return migrations.check_schema(self.database)
-
-    def close(self) -> None:
-        """Close the idle connections."""
-        self.database.close()
-
-
 def open_store(settings: Settings) -> Store:
-    """Open the store of these settings."""
+    """Open the store of these settings: one of ours, or one that another package has added."""
+    kind = settings.database_url.database
+    return _FACTORIES.get(kind, _open_other)(settings)
+
+
+def _open_sql(settings: Settings) -> Store:
     dialect = dialect_for(settings.database_url, settings.statement_timeout)
     breaker = Breaker(longest=settings.heartbeat_interval / 2)
-    return Store(Database(dialect, patience=settings.statement_timeout, breaker=breaker), settings.namespace)
+    return SqlStore(Database(dialect, patience=settings.statement_timeout, breaker=breaker), settings.namespace)
+
+
+def _open_redis(settings: Settings) -> Store:
+    try:
+        from celery_sqlbeat.store.redis.store import open_redis
+    except ImportError as error:
+        raise _missing("redis", error) from error
+    return open_redis(settings)
+
+
+def _open_memory(settings: Settings) -> Store:
+    from celery_sqlbeat.store.keyvalue.memory import memory_store
+
+    _tell_of_memory(settings.database_url, os.getpid())
+    return memory_store(settings.database_url.name, settings.namespace)
+
+
+@cache  # once in each process
+def _tell_of_memory(address: DatabaseUrl, _process: int) -> None:
+    events.advice(
+        topic="database",
+        text=f"{address} is in the memory of this process: no beat, worker or command of another sees it",
+        remedy="let beat and workers be threads of one process, or name a database",
+    )
+
+
+def _open_other(settings: Settings) -> Store:
+    """Open the store of another package, by its entry point: a function of the settings."""
+    scheme = settings.database_url.database
+    try:
+        factory = other_schemes()[scheme].load()
+    except Exception as error:  # whatever its module raises
+        text = " ".join(str(error).split())
+        raise StoreError(
+            f"the entry point {scheme} of {STORES} cannot be loaded ({type(error).__name__}: {text}): "
+            "install the package that has it again, or correct sqlbeat_database_url"
+        ) from error
+    store: Store = factory(settings)
+    return store
+
+
+_FACTORIES: Mapping[str, Callable[[Settings], Store]] = {
+    **dict.fromkeys(("sqlite", "postgresql", "mysql", "mssql"), _open_sql),
+    "redis": _open_redis,
+    "memory": _open_memory,
+}
 
 
 def dialect_for(url: DatabaseUrl, statement_timeout: float) -> Dialect:
@@ -93,7 +93,10 @@ def dialect_for(url: DatabaseUrl, statement_timeout: float) -> Dialect:
 
         return Mssql(url, statement_timeout)
     except ImportError as error:
-        raise DriverMissing(
-            f"the driver for {url.database} is not installed ({error.name}): "
-            f'run pip install "celery-sqlbeat[{url.database}]"'
-        ) from error
+        raise _missing(url.database, error) from error
+
+
+def _missing(database: str, error: ImportError) -> DriverMissing:
+    return DriverMissing(
+        f'the driver for {database} is not installed ({error.name}): run pip install "celery-sqlbeat[{database}]"'
+    )

@@ -251,7 +251,7 @@ def export_lines(store: Store, rules: Rules, with_state: bool = True) -> Iterato
 
     A job that cannot work as it is written yields the reason.
     """
-    for page in job_pages(store.for_admin()):
+    for page in job_pages(store):
         for row in page:
             if row.code_owner is not None or row.delete_requested:
                 yield None

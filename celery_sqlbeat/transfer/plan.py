@@ -42,7 +42,7 @@ from celery_sqlbeat.model import (
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.schedule import Timeline
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from celery_sqlbeat.transfer.jsonl import ImportedJob, LeftOut, SourceJobs
 
 ADD, CHANGE, SAME, CODE, LEFT_OUT = "add", "change", "same", "code", "left"
@@ -191,13 +191,13 @@ def _import_batch(
 ) -> list[ImportStep]:
     lost: set[str] = set()
     for _ in range(_TRIES):
-        rows = store.for_admin().jobs(JobQuery(names=[job.name for job, _ in batch]))
-        now = store.nodes().clock()
+        rows = store.jobs(JobQuery(names=[job.name for job, _ in batch]))
+        now = store.pulse().now
         steps = [plan_step(job, spec, rows.get(job.name), now, rules, ids) for job, spec in batch]
         if dry_run:
             return steps
         writes = [step.write for step in steps if step.write is not None]
-        lost = store.for_admin().write_jobs(writes, together=True).conflicts
+        lost = store.write_jobs(writes, together=True).conflicts
         if not lost:
             return steps
     raise StoreError(f"somebody else keeps changing {', '.join(sorted(lost)[:5])}: try again")
@@ -210,7 +210,7 @@ def import_entries(
     code = source_jobs.code
     if not code.entries:
         return []
-    now = store.nodes().clock()
+    now = store.pulse().now
     rows = _existing_rows(store, source_jobs)
     plan = SchedulePlanner(code, rules, first_runs(code, now, source_jobs.runs), source_jobs.runs)
     additions = {
@@ -220,7 +220,7 @@ def import_entries(
     }
     left_out: dict[str, str] = {}
     if not dry_run:
-        done = import_code(store.for_code(), code.owner, code.release, code.told(), plan, settings.beat_alive)
+        done = import_code(store, code.owner, code.release, code.told(), plan, settings.beat_alive)
         if done.is_stale:
             raise StoreError(f"somebody else keeps changing the jobs of {code.owner}: try again")
         newer = code.entries.keys() if done.beside.newer is None else code.entries.keys() & done.beside.newer
@@ -230,7 +230,7 @@ def import_entries(
             return [left_out_step(LeftOut(name, why)) for name, why in sorted(left_out.items())]
         left_out.update({name: f"the database refuses its row: {why}" for name, why in done.refused.items()})
         paused = sorted(source_jobs.paused & {*done.added})
-        store.for_admin().write_jobs([PauseJob(name, _PAUSED) for name in paused])
+        store.write_jobs([PauseJob(name, _PAUSED) for name in paused])
     steps = [left_out_step(LeftOut(name, why)) for name, why in left_out.items()]
     steps += [_addition_step(addition, source_jobs) for name, addition in additions.items() if name not in left_out]
     steps += [
@@ -246,7 +246,7 @@ def _existing_rows(store: Store, source_jobs: SourceJobs) -> Mapping[str, JobRec
     code = source_jobs.code
     return {
         row.job_name: row
-        for page in job_pages(store.for_admin())
+        for page in job_pages(store)
         for row in page
         if row.code_owner == code.owner or row.job_name in code.entries
     }

@@ -9,7 +9,7 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.model.nodes import tell_queues, with_mark
-from celery_sqlbeat.store.protocols import NodeStore
+from celery_sqlbeat.store import Store
 
 _TOLD_SECONDS = 3600.0  # after that the tasks are written again, in case the row was deleted meanwhile
 _RETRY_SECONDS = 1.0  # after an error; half of it is jitter
@@ -20,14 +20,14 @@ class WorkerMembership:
 
     def __init__(
         self,
-        nodes: NodeStore,
+        store: Store,
         describe: Callable[[], Node],
         interval: float,
         clock: Callable[[], float],
         rnd: Callable[[], float] = environment.chance,
     ) -> None:
         """`describe` must not block: each heartbeat calls it, since a worker's queues change."""
-        self._nodes = nodes
+        self._store = store
         self._describe = describe
         self._interval = interval
         self._clock = clock
@@ -61,16 +61,16 @@ class WorkerMembership:
         """Register; write the names of all tasks only where they have changed."""
         tasks, told = node.tasks, self._told
         if tasks is None:
-            self._nodes.heartbeat(node)
+            self._store.heartbeat(node)
             return
         is_known = told is not None and told[0] == tasks and now < told[1]
-        self._nodes.heartbeat(node._replace(tasks=None if is_known else tasks, details=with_mark(node.details, tasks)))
+        self._store.heartbeat(node._replace(tasks=None if is_known else tasks, details=with_mark(node.details, tasks)))
         if not is_known:
             self._told = tasks, now + _TOLD_SECONDS
 
     def say_stopped(self) -> None:
         """Record that this worker has stopped in order."""
-        self._nodes.heartbeat(self._describe()._replace(is_stopped=True))
+        self._store.heartbeat(self._describe()._replace(is_stopped=True))
 
 
 class Consumption:

@@ -181,12 +181,13 @@ class WorkerRuntime:
     def _make_manager(self, store: Store, beats: Store, wake: Callable[[str], None]) -> LeaseManager:
         name, interval, clock = self._describe().node_id, self.settings.heartbeat_interval, environment.monotonic
         return LeaseManager(
-            store.for_worker(name),
+            store,
+            name,
             self._timing,
             clock,
             wake,
-            beats.for_worker(name),
-            WorkerMembership(beats.nodes(), self._describe, interval, clock),
+            beats,
+            WorkerMembership(beats, self._describe, interval, clock),
             environment.lock(),
             self.rules.overdue,
             self._received,

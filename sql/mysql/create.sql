@@ -285,3 +285,23 @@ UPDATE StoreInfo SET OldestRelease = '0.1.0';
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT 2, 'foreign_shops', 'e928379aad4373bbbf59b5024450c96b2fe8f8370b859e1ea2fd5d5cb91ddb22', utc_timestamp(6) FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);
+
+-- Named locks. A row stays when its lock is free, since it has the fence that the next holder goes on from.
+CREATE TABLE IF NOT EXISTS Locks (
+    Namespace varchar(100) NOT NULL,
+    LockKey varchar(255) NOT NULL,
+    -- Whose it is or was: random, so that a lost answer can be asked for again.
+    Token char(36) NOT NULL,
+    Holder varchar(400) NOT NULL,
+    Fence bigint NOT NULL,
+    TakenAt datetime(6) NOT NULL,
+    -- NULL while it is free.
+    LeaseEndsAt datetime(6),
+    PRIMARY KEY (Namespace, LockKey)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;
+
+UPDATE StoreInfo SET OldestRelease = '0.1.0';
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 3, 'locks', 'f483ecdcc359412497a1b9424de21a6ef4ffe480fd27cb26480b0f46a62441b6', utc_timestamp(6) FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 3);

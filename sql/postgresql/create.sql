@@ -345,3 +345,33 @@ $$;
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT 2, 'foreign_shops', '90e1f07da3722f15037af84acdc666705f6c55679bb74806bbc1c7f665bd95af', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);
+
+-- Named locks. A row stays when its lock is free, since it has the fence that the next holder goes on from. Rows are
+-- updated in place all the time, so each page keeps room for their next versions.
+CREATE TABLE Locks (
+    Namespace text NOT NULL,
+    LockKey text NOT NULL,
+    -- Whose it is or was: random, so that a lost answer can be asked for again.
+    Token uuid NOT NULL,
+    Holder text NOT NULL,
+    Fence bigint NOT NULL,
+    TakenAt timestamptz NOT NULL,
+    -- NULL while it is free.
+    LeaseEndsAt timestamptz,
+    PRIMARY KEY (Namespace, LockKey)
+) WITH (fillfactor = 50);
+
+-- Where the role of grants.sql is there already, it may use them.
+DO $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'sqlbeat_runner') THEN
+        GRANT SELECT, INSERT, UPDATE, DELETE ON Locks TO sqlbeat_runner;
+    END IF;
+END;
+$$;
+
+UPDATE StoreInfo SET OldestRelease = '0.1.0';
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 3, 'locks', 'a54a935462034c3a4ad8c36200e9c2ecb5c7bfef3a0bb4d21941517da47a2c71', clock_timestamp()
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 3);

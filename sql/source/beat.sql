@@ -191,17 +191,6 @@ FROM p
 WHERE JobRuns.RunId = key(p.run_id) AND JobRuns.ClaimId = p.claim_id
 RETURNING JobRuns.RunId;
 
--- name: read_check_ins
--- rows: run_id
--- returns: RunId, CheckIn
--- A missing row: no monitor has opened a check-in.
-WITH p AS (:rows)
-
-SELECT r.RunId, r.CheckIn
-FROM p
-LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id)
-WHERE r.CheckIn IS NOT NULL;
-
 -- name: leave_attempts
 -- rows: run_id, again
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
@@ -318,7 +307,7 @@ FROM Jobs AS j INDEXED BY Jobs_Leased
 LOOP JOIN JobRuns AS r ON r.RunId = j.RunId
 WHERE
     j.Namespace = :namespace AND j.LockedBy IS NOT NULL
-    AND j.LeaseEndsAt <= before(:now, :grace_seconds)
+    AND j.LeaseEndsAt <= :now
 LIMIT :batch_size;
 
 -- name: read_ended_held
@@ -334,7 +323,7 @@ SELECT
 FROM JobRuns AS r INDEXED BY JobRuns_Held
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL
-    AND r.LeaseEndsAt <= before(:now, :grace_seconds)
+    AND r.LeaseEndsAt <= :now
 LIMIT :batch_size
 FOR NO KEY UPDATE SKIP LOCKED;
 
@@ -468,9 +457,10 @@ FROM (
 ) AS leased;
 
 -- name: read_later
--- returns: DueAt, OutboxAt
+-- returns: Now, DueAt, OutboxAt
 -- Always one row: the earliest instants later than this one at which there is something to claim.
 SELECT
+    :now AS Now,
     (
         SELECT min(coalesce(RetryAt, NextRunTime))
         FROM Jobs
@@ -507,13 +497,16 @@ SELECT
 
 -- name: read_rows_needing_repair
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
---   LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested, Now
+--   LockTimeoutMinutes, Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt,
+--   LeaseEndsAt, Fence, RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt,
+--   StartedRetry, Republishes, Now
 -- Zero rows: every row is in order. A month from 13 to 19 has the form of an instant, which is all that the index of
 -- these rows knows: it is found by its place among what is due, beyond all instants of its year.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    :now AS Now
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs
 WHERE
     Id > :after_id AND (CodeOwner IS NULL OR DeleteRequested = 1 OR :code_owner IN ('', CodeOwner))
@@ -541,7 +534,7 @@ WHERE
             AND coalesce(d.RetryAt, d.NextRunTime) < (substr(:now, 1, 4) + value) || '-2'
     )
 ORDER BY Id
-LIMIT :batch_size;
+LIMIT :page_size;
 
 -- name: repair_rows
 -- rows: job_id, fence, next_run_time, retry_at

@@ -195,11 +195,18 @@ WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: read_jobs_of_tasks
 -- rows: task_name
--- returns: JobName, TaskName
+-- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
+--   LockTimeoutMinutes, Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt,
+--   LeaseEndsAt, Fence, RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt,
+--   StartedRetry, Republishes, Now
 -- A missing row: no enabled job has this task.
 WITH p AS (:rows)
 
-SELECT JobName, TaskName
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs
 WHERE Namespace = :namespace AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
 ORDER BY JobName

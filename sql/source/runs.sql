@@ -55,7 +55,7 @@ WHERE
         :only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (
-            Jobs.LeaseEndsAt <= before(:now, :grace_seconds)
+            Jobs.LeaseEndsAt <= :now
             AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
         )
         -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
@@ -104,7 +104,7 @@ WHERE
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
     AND (
         (:only_unstarted = 0 AND :only_ended = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
-        OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= before(:now, :grace_seconds))
+        OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= :now)
     )
 
 -- name: read_endings

@@ -10,9 +10,11 @@ SELECT :now AS Now;
 SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
--- returns: Counter
--- Zero rows: nothing was ever changed through this package.
-SELECT Counter FROM Changes WHERE Namespace = :namespace;
+-- returns: Now, Counter
+-- Always one row: a counter of zero says that nothing was ever changed through this package.
+SELECT
+    :now AS Now,
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = :namespace), 0) AS Counter;
 
 -- name: bump_changes
 INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)

@@ -365,3 +365,23 @@ END;
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT 2, 'foreign_shops', 'd213d407dc4f8c6b3798f3b67efbc828043b2facd2d5e6913ddd8476d0422dbb', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 2);
+
+-- Named locks. A row stays when its lock is free, since it has the fence that the next holder goes on from.
+CREATE TABLE Locks (
+    Namespace TEXT NOT NULL,
+    LockKey TEXT NOT NULL,
+    -- Whose it is or was: random, so that a lost answer can be asked for again.
+    Token TEXT NOT NULL,
+    Holder TEXT NOT NULL,
+    Fence INTEGER NOT NULL,
+    TakenAt TEXT NOT NULL,
+    -- NULL while it is free.
+    LeaseEndsAt TEXT,
+    PRIMARY KEY (Namespace, LockKey)
+);
+
+UPDATE StoreInfo SET OldestRelease = '0.1.0';
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 3, 'locks', '300b2468228eb265409689111ebbc315b51c778ee7cef9b37ff44dc06c2755ba', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 3);

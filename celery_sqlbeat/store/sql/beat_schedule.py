@@ -4,10 +4,8 @@ Decides nothing about jobs: which rows are added, changed or left is planned bet
 and a write that finds each row as it was read.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from celery_sqlbeat.errors import RowRefused
 from celery_sqlbeat.model import (
@@ -20,96 +18,38 @@ from celery_sqlbeat.model import (
     CodeState,
     LivingRelease,
 )
-from celery_sqlbeat.store.beat_protocol import CodeTally, Imported, NewestRelease
-from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.records import Imported, NewestRelease
+from celery_sqlbeat.store.releases import ReleasesSeen, read_entries, tell_entries
+from celery_sqlbeat.store.sql.engine import Part
 from celery_sqlbeat.store.sql.faults import in_halves
 from celery_sqlbeat.store.sql.session import Row, Session
 
 _BATCH = 1000  # rows of one statement
-_TICK = timedelta(microseconds=1)
 
 T = TypeVar("T")
 
 
-class _Seen(NamedTuple):
-    """The releases of one owner, as `read_releases` sums them up."""
-
-    now: datetime
-    own_seen_at: datetime | None
-    newest_seen_at: datetime | None
-    live_release: str | None
-    live_seen_at: datetime | None
-    imported_release: str | None
-    imported_at: datetime | None
-    other_beats: int
-    jobs: int
-    left: int
-
-    def first_seen_at(self) -> datetime:
-        """Return when our release was first seen.
-
-        A new one is later than all others, even if the clock stepped back.
-        """
-        return self.own_seen_at or _later(self.now, self.newest_seen_at)
-
-    def winner(self, release: str) -> str:
-        """Return the newest release that has a live beat; this beat counts as alive."""
-        if self.live_release is None or self.live_seen_at is None or self.live_seen_at <= self.first_seen_at():
-            return release
-        return self.live_release
-
-    def beside(self, owner: str, release: str, living: Sequence[LivingRelease]) -> Beside:
-        """Return what other living releases of this owner have in their code."""
-        others = [other for other in living if other.owner == owner and other.release != release]
-        since = self.first_seen_at()
-        newer = [other for other in others if other.first_seen_at is not None and other.first_seen_at > since]
-        return Beside(_names(newer), _names(others))
-
-
-class SqlCodeStore:
-    """The CodeStore of one namespace in a SQL database."""
-
-    def __init__(self, database: Database, namespace: str) -> None:
-        self._database = database
-        self._namespace = namespace
+class Schedules(Part):
+    """The verbs about the `beat_schedule` of apps."""
 
     def newest_release(self, owner: str, release: str, live_seconds: float) -> NewestRelease:
         """Return the winning release, if the asking beat is alive.
 
         A release that nobody has seen yet would be the newest.
         """
-        scope = {"namespace": self._namespace, "code_owner": owner, "code_release": release, "reason": LEFT_THE_CODE}
-        seen = _Seen._make(self._database.read("read_releases", live_seconds=live_seconds, **scope)[0])
-        tally = CodeTally(seen.jobs, seen.left)
-        return NewestRelease(seen.winner(release), seen.imported_release, tally, seen.other_beats > 0)
+        scope = {"namespace": self.namespace, "code_owner": owner, "code_release": release, "reason": LEFT_THE_CODE}
+        row = self.database.read("read_releases", live_seconds=live_seconds, **scope)[0]
+        return ReleasesSeen._make(row).newest(release)
 
     def living(self, live_seconds: float) -> list[LivingRelease]:
         """Return what the living beats of the namespace have in their code, of all apps."""
-        return _living(self._database.read("read_living", namespace=self._namespace, live_seconds=live_seconds))
-
-    def jobs_of(self, tasks: Iterable[str], page_size: int) -> dict[str, str]:
-        """Return the tasks of enabled jobs that have one of these, by job name; at most a page."""
-        rows = [(task,) for task in tasks]
-        scope = {"namespace": self._namespace, "page_size": page_size}
-        return dict(self._database.read("read_jobs_of_tasks", rows, **scope)) if rows else {}
-
-    def announce(self) -> None:
-        """Let the other beats notice that something has changed."""
-        self._database.fetch("bump_changes", namespace=self._namespace)
-
-    def owners(self) -> dict[str, int]:
-        """Return how many enabled jobs each app has."""
-        return {owner: int(jobs) for owner, jobs in self._database.read("read_owners", namespace=self._namespace)}
-
-    def code_rows(self, owner: str) -> list[CodeRow]:
-        """Return the jobs of an owner, as they stand."""
-        rows = self._database.read("read_code_jobs", namespace=self._namespace, code_owner=owner)
-        return [CodeRow._make(row) for row in rows]
+        return _living(self.database.read("read_living", namespace=self.namespace, live_seconds=live_seconds))
 
     def code_state(self, owner: str, release: str, live_seconds: float) -> CodeState:
         """Return what an import of this release is planned from."""
-        seen, beside = self._facts(self._database.read, owner, release, live_seconds)
-        return CodeState(seen.now, self.code_rows(owner), beside)
+        seen, beside = self._facts(self.database.read, owner, release, live_seconds)
+        rows = self.database.read("read_code_jobs", namespace=self.namespace, code_owner=owner)
+        return CodeState(seen.now, [CodeRow._make(row) for row in rows], beside)
 
     def import_code(self, batch: CodeImport) -> Imported:
         """Register a release with its entries, and write rows that are as they were read."""
@@ -123,16 +63,16 @@ class SqlCodeStore:
     def _write(self, batch: CodeImport, is_whole: bool = True) -> Imported:
         """Write a batch in one transaction. `is_whole`: the release is imported with it."""
         owner, release = batch.owner, batch.release
-        mine = {"namespace": self._namespace, "code_owner": owner}
+        mine = {"namespace": self.namespace, "code_owner": owner}
         scope = {**mine, "code_release": release}
-        told = None if batch.entries is None else json.dumps(batch.entries, sort_keys=True)
+        told = None if batch.entries is None else tell_entries(batch.entries)
         attempted: list[Imported] = []
 
         def work(session: Session) -> Imported:
             session.fetch("lock_releases", **mine)
             seen, beside = self._facts(session.fetch, owner, release, batch.live_seconds)
             winner = seen.winner(release)
-            done = Imported(winner, [], [], [], {}, beside=beside, tally=CodeTally(seen.jobs, seen.left))
+            done = Imported(winner, [], [], [], {}, beside=beside, tally=seen.tally)
             if beside != batch.beside:
                 return done._replace(is_stale=True)
             if seen.own_seen_at is None:
@@ -140,21 +80,23 @@ class SqlCodeStore:
             elif told is not None:
                 session.fetch("note_entries", entries=told, **scope)
             if batch.changes is None:
+                if batch.announce:
+                    session.fetch("bump_changes", namespace=self.namespace)
                 return done
             done = _write(session, batch.changes, done, scope)
             if winner == release != seen.imported_release and is_whole and not done.is_stale:
-                session.fetch("note_import", imported_at=_later(seen.now, seen.imported_at), **scope)
-            if done.added or done.changed or done.left:
-                session.fetch("bump_changes", namespace=self._namespace)
+                session.fetch("note_import", imported_at=seen.imports_at(), **scope)
+            if batch.announce or done.added or done.changed or done.left:
+                session.fetch("bump_changes", namespace=self.namespace)
                 seen, _ = self._facts(session.fetch, owner, release, batch.live_seconds)
-            attempted[:] = [done._replace(tally=CodeTally(seen.jobs, seen.left))]
+            attempted[:] = [done._replace(tally=seen.tally)]
             return attempted[0]
 
         def resolve_commit(session: Session) -> Imported | None:
             is_there = batch.changes is not None and attempted and _was_committed(session, batch.changes, mine)
             return attempted[0] if is_there else None
 
-        return self._database.write(work, resolve_commit)
+        return self.database.write(work, resolve_commit)
 
     def _write_in_halves(
         self, batch: CodeImport, changes: CodeChanges, names: Sequence[str], error: RowRefused
@@ -180,18 +122,18 @@ class SqlCodeStore:
 
     def _facts(
         self, fetch: Callable[..., list[Row]], owner: str, release: str, live_seconds: float
-    ) -> tuple[_Seen, Beside]:
+    ) -> tuple[ReleasesSeen, Beside]:
         """Read the releases of an owner, and what the others of them have in their code."""
-        scope = {"namespace": self._namespace, "live_seconds": live_seconds}
+        scope = {"namespace": self.namespace, "live_seconds": live_seconds}
         releases = {"code_owner": owner, "code_release": release, "reason": LEFT_THE_CODE}
-        seen = _Seen._make(fetch("read_releases", **scope, **releases)[0])
+        seen = ReleasesSeen._make(fetch("read_releases", **scope, **releases)[0])
         if not seen.other_beats:
             return seen, Beside()
         return seen, seen.beside(owner, release, _living(fetch("read_living", **scope)))
 
     def adopt(self, owner: str, former_owner: str, names: Collection[str] | None = None) -> list[str]:
         """Give an app's jobs, or those of these names, to another app; return their names."""
-        mine = {"namespace": self._namespace, "code_owner": former_owner}
+        mine = {"namespace": self.namespace, "code_owner": former_owner}
 
         def work(session: Session) -> list[str]:
             session.fetch("lock_releases", **mine)
@@ -203,10 +145,10 @@ class SqlCodeStore:
                 adopted += [
                     row[0] for row in session.fetch("adopt_jobs", ids, code_owner=owner, former_owner=former_owner)
                 ]
-            session.fetch("bump_changes", namespace=self._namespace)
+            session.fetch("bump_changes", namespace=self.namespace)
             return sorted(adopted)
 
-        return self._database.write(work)
+        return self.database.write(work)
 
 
 def _write(session: Session, plan: CodeChanges, done: Imported, scope: dict[str, str]) -> Imported:
@@ -278,23 +220,5 @@ def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[first : first + _BATCH]
 
 
-def _later(now: datetime, other: datetime | None) -> datetime:
-    return now if other is None or other < now else other + _TICK
-
-
 def _living(rows: list[Row]) -> list[LivingRelease]:
-    return [LivingRelease(owner, release, beat, at, _entries(text)) for owner, release, beat, at, text in rows]
-
-
-def _entries(text: str | None) -> dict[str, str] | None:
-    """Read the entries of a release; None where it has none that can be read."""
-    try:
-        told = json.loads(text) if text else None
-    except ValueError:
-        return None
-    return {str(name): str(mark) for name, mark in told.items()} if isinstance(told, dict) else None
-
-
-def _names(releases: Sequence[LivingRelease]) -> frozenset[str] | None:
-    told = [release.entries for release in releases]
-    return None if None in told else frozenset(name for entries in told if entries for name in entries)
+    return [LivingRelease(owner, release, beat, at, read_entries(text)) for owner, release, beat, at, text in rows]

@@ -7,32 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import tenacity
-
 from celery_sqlbeat import environment, events
-from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, RowRefused, StoreError
-from celery_sqlbeat.store.sql.faults import AGAIN, AWAY, SLOW, UNCERTAIN, WAITS, Breaker, Fault
-from celery_sqlbeat.store.sql.pool import SessionPool
+from celery_sqlbeat.errors import DatabaseUnavailable
+from celery_sqlbeat.store.faults import AWAY, UNCERTAIN, Breaker, Fault
+from celery_sqlbeat.store.patience import Conflict, Failure, Patience
+from celery_sqlbeat.store.pool import SessionPool
 from celery_sqlbeat.store.sql.session import Call, Dialect, Row, Rows, Session
+
+__all__ = ["Conflict", "Database", "Part"]
 
 T = TypeVar("T")
 Work = Callable[[Session], T]
-
-# Of the patience: after so long a wait for a lock no further try begins. A database gives up a lock
-# after half of it.
-_LOCK_SHARE = 0.4
-
-
-class Failure(Exception):
-    """One try that failed: what it means, and whether its commit may have happened."""
-
-    def __init__(self, fault: Fault, unresolved: bool, cause: BaseException) -> None:
-        super().__init__(fault.value)
-        self.fault, self.unresolved, self.cause = fault, unresolved, cause
-
-
-class Conflict(StoreError):
-    """A unique key is taken."""
 
 
 class Database:
@@ -48,13 +33,8 @@ class Database:
         clock: Callable[[], float] = environment.monotonic,
     ) -> None:
         self.dialect = dialect
-        self._pool = SessionPool(dialect.connect, dialect.sessions_survive_fork, dialect.is_spent)
-        self._breaker = breaker or Breaker()
-        self._patience = patience  # seconds of trying after which no further try begins
-        self._sleep = sleep
-        self._random = rnd
-        self._clock = clock
-        self._why = ""  # what the driver said last about a database that is away
+        self._pool: SessionPool[Session] = SessionPool(dialect.connect, dialect.sessions_survive_fork, dialect.is_spent)
+        self._patience = Patience(dialect.explain, patience, breaker, sleep, rnd, clock)
 
     def fetch(
         self, name: str, rows: Rows | None = None, resolve: Work[list[Row] | None] | None = None, /, **scalars: Any
@@ -107,55 +87,21 @@ class Database:
         self._pool.close()
 
     def _run(self, work: Work[T], transaction: bool, resolve: Work[T | None] | None = None) -> T:
-        if self._breaker.seconds_to_wait() > 0:
-            raise DatabaseUnavailable(self._why)
-        began = self._clock()
-        try:
-            result = self._once(work, transaction)
-        except Failure as failure:
-            # Who has kept silent for so long, or a row locked, would do so once more, and somebody
-            # waits.
-            enough = self._patience if failure.fault in AWAY else self._patience * _LOCK_SHARE
-            is_silent = failure.fault in SLOW and self._clock() - began >= enough > 0
-            result = self._again(failure, work, transaction, resolve, is_silent)
-        self._breaker.succeeded()
-        return result
+        unresolved = False
 
-    def _again(
-        self, first: Failure, work: Work[T], transaction: bool, resolve: Work[T | None] | None, is_silent: bool
-    ) -> T:
-        """Handle an error: rare, so it may cost something."""
-        last = first
-
-        def one_more() -> T:
-            nonlocal last
-            if last.unresolved and resolve is not None:
+        def once() -> T:
+            nonlocal unresolved
+            if unresolved and resolve is not None:
                 committed = self._once(resolve, transaction=False)
                 if committed is not None:
                     return committed
             try:
                 return self._once(work, transaction)
             except Failure as failure:
-                last = failure
+                unresolved = failure.unresolved
                 raise
 
-        try:
-            if first.fault not in AGAIN or self._breaker.is_open or is_silent:
-                raise first
-            end = self._clock() + self._patience
-            self._sleep(min(self._wait(first.fault, 1), self._patience))
-            again = tenacity.Retrying(
-                retry=tenacity.retry_if_exception(lambda error: isinstance(error, Failure) and error.fault in AGAIN),
-                # No wait goes beyond the end, so that a call takes its first try, its patience and
-                # its last try.
-                wait=lambda state: min(self._wait(last.fault, state.attempt_number + 1), max(0.0, end - self._clock())),
-                stop=lambda _: self._clock() >= end,
-                sleep=self._sleep,
-                reraise=True,
-            )
-            return again(one_more)
-        except Failure as failure:
-            raise self._error(failure) from failure.cause
+        return self._patience.run(once)
 
     def _once(self, work: Work[T], transaction: bool) -> T:
         committing = not transaction  # a single statement commits as it runs
@@ -192,25 +138,10 @@ class Database:
                 return
         self._pool.discard(session)
 
-    def _wait(self, fault: Fault, tries: int) -> float:
-        first, longest = WAITS[fault]
-        return min(longest, first * 2.0 ** min(tries - 1, 30)) * self._random()
 
-    def _error(self, failure: Failure) -> StoreError:
-        text = self.dialect.explain(failure.cause)
-        told = f"the database cannot be used for now: {text}"
-        if failure.fault in AWAY:
-            self._why = told
-            self._breaker.failed()
-        else:
-            self._breaker.succeeded()  # an error, but the database answered
-        if failure.fault is Fault.CONFLICT:
-            return Conflict(text)
-        if failure.fault is Fault.REFUSED:
-            return RowRefused(text)
-        if failure.fault is Fault.FATAL:
-            return StoreError(text)
-        if failure.fault is Fault.UNKNOWN:
-            return DatabaseUncertain(f"the database gave an error that is not known: {text}")
-        kind = DatabaseUnavailable if failure.fault in AWAY else DatabaseBusy
-        return kind(told)
+class Part:
+    """Some verbs of a store: of one namespace in one database."""
+
+    def __init__(self, database: Database, namespace: str = "default") -> None:
+        self.database = database
+        self.namespace = namespace

@@ -6,16 +6,20 @@ Every change bumps the change counter in its own transaction, so that beats noti
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
+from typing import Any
 
 from celery_sqlbeat.config.validation import is_text
 from celery_sqlbeat.model import (
+    CANCELLED_BY_HAND,
     MANUAL,
     PAUSED,
     AddJob,
+    CancelRun,
     DeleteJob,
     JobChange,
     JobCounts,
     JobRecord,
+    JobUpkeep,
     JobWrite,
     JobWriteResult,
     NewRun,
@@ -26,49 +30,81 @@ from celery_sqlbeat.model import (
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
-from celery_sqlbeat.store.beat_protocol import ANY_VERSION, FIRST_ID, LAST_ID
-from celery_sqlbeat.store.protocols import DeadLetters, JobQuery, OldNodes, OldRuns, Purged, RunQuery
-from celery_sqlbeat.store.sql.engine import Conflict, Database
+from celery_sqlbeat.store.records import (
+    ANY_VERSION,
+    FIRST_ID,
+    LAST_ID,
+    DeadLetters,
+    Guard,
+    JobQuery,
+    OldNodes,
+    OldRuns,
+    Purged,
+    Release,
+    RunQuery,
+)
+from celery_sqlbeat.store.sql.engine import Conflict, Database, Part
 from celery_sqlbeat.store.sql.purge import Purger
-from celery_sqlbeat.store.sql.runs import Release, delete_free, release
+from celery_sqlbeat.store.sql.runs import delete_free, release
 from celery_sqlbeat.store.sql.session import Row, Rows, Session
+from celery_sqlbeat.store.sql.upkeep import write_upkeep
 
-CANCELLED_BY_HAND = "cancelled by hand"
 LAST_INSTANT = datetime(9998, 12, 31, tzinfo=timezone.utc)
 
 
-class SqlAdminStore:
-    """The AdminStore of one namespace in a SQL database."""
+class Jobs(Part):
+    """The verbs of administrators."""
 
-    def __init__(self, database: Database, namespace: str) -> None:
-        self._database = database
-        self._namespace = namespace
+    def __init__(self, database: Database, namespace: str = "default") -> None:
+        super().__init__(database, namespace)
         self._purger = Purger(database, namespace)
 
     def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
         """Return jobs by name; a page is in the order of the names."""
+        page: dict[str, Any] = {"namespace": self.namespace, "page_size": query.page_size}
         if query.names is not None:
             names = [(name,) for name in query.names if is_text(name)]  # others are in no database
-            rows = self._database.read("read_jobs", names, namespace=self._namespace) if names else []
+            rows = self.database.read("read_jobs", names, namespace=self.namespace) if names else []
+        elif query.of_tasks is not None:
+            tasks = [(task,) for task in query.of_tasks]
+            rows = self.database.read("read_jobs_of_tasks", tasks, **page) if tasks else []
+        elif query.needing_repair_of is not None:
+            page |= {"code_owner": query.needing_repair_of, "after_id": query.after_id}
+            rows = self.database.read("read_rows_needing_repair", **page)
         else:
-            page = {"namespace": self._namespace, "after_name": query.after_name, "page_size": query.page_size}
-            rows = self._database.read("list_quarantined" if query.only_quarantined else "list_jobs", **page)
+            block = "list_quarantined" if query.only_quarantined else "list_jobs"
+            rows = self.database.read(block, after_name=query.after_name, **page)
         return {row[1]: JobRecord._make(row) for row in rows}
 
     def counts(self, since_seconds: float = 0.0) -> JobCounts:
         """Return how many jobs there are of each kind, and attempts of the last seconds' slots."""
-        scope = {"namespace": self._namespace}
-        counts = self._database.read("count_jobs", **scope)[0]
-        states = self._database.read("count_states", since_seconds=since_seconds, **scope) if since_seconds else []
-        return JobCounts(*counts)._replace(states={state: int(slots) for state, slots in states})
+        scope = {"namespace": self.namespace}
+        counts = self.database.read("count_jobs", **scope)[0]
+        states = self.database.read("count_states", since_seconds=since_seconds, **scope) if since_seconds else []
+        owners = {owner: int(jobs) for owner, jobs in self.database.read("read_owners", **scope)}
+        return JobCounts(*counts)._replace(states={state: int(slots) for state, slots in states}, owners=owners)
 
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
-        scope = {"namespace": self._namespace, "since_seconds": least_seconds, "page_size": most}
-        return [RunningJob._make(row) for row in self._database.read("read_running", **scope)]
+        scope = {"namespace": self.namespace, "since_seconds": least_seconds, "page_size": most}
+        return [RunningJob._make(row) for row in self.database.read("read_running", **scope)]
 
     def write_jobs(self, writes: Sequence[JobWrite], together: bool = False) -> JobWriteResult:
         """Write jobs that are as their writes expect, at most one write for each name."""
+        upkeep = [write for write in writes if isinstance(write, JobUpkeep)]
+        holder = ("read_lease_holder",)
+        cancelled = {
+            write.job_name: self._cancel(write.job_name, holder, write.reason)
+            for write in writes
+            if isinstance(write, CancelRun)
+        }
+        result = write_upkeep(self.database, self.namespace, upkeep)
+        result.done.update(name for name, is_done in cancelled.items() if is_done)
+        result.conflicts.update(name for name, is_done in cancelled.items() if not is_done)
+        own = self._write_by_hand([write for write in writes if isinstance(write, AddJob | JobChange)], together)
+        return JobWriteResult(result.done | own.done, result.conflicts | own.conflicts, result.refused)
+
+    def _write_by_hand(self, writes: Sequence[AddJob | JobChange], together: bool) -> JobWriteResult:
         if not writes:
             return JobWriteResult(set(), set())
         names = {write.job_name for write in writes}
@@ -80,15 +116,15 @@ class SqlAdminStore:
                 rows = [] if isinstance(write, AddJob) else self._change(session, write)
                 if rows:
                     done.add(write.job_name)
-                if rows and isinstance(write, DeleteJob) and not delete_free(session, self._namespace, rows):
+                if rows and isinstance(write, DeleteJob) and not delete_free(session, self.namespace, rows):
                     held.append((write, rows))
             if together and done != names:
                 raise _Conflicts(done)  # out of the transaction, which undoes it
-            session.fetch("bump_changes", namespace=self._namespace)
+            session.fetch("bump_changes", namespace=self.namespace)
             return done, held
 
         try:
-            done, held = self._database.write(work)
+            done, held = self.database.write(work)
         except _Conflicts as conflicts:
             return JobWriteResult(set(), names - conflicts.done)
         for write, rows in held:
@@ -97,13 +133,13 @@ class SqlAdminStore:
             if write.force:
                 self._cancel(write.job_name, ("read_lease_holder", "read_held"), CANCELLED_BY_HAND)
             # Where an overlapping run has ended meanwhile, neither has seen the other.
-            self._database.write(partial(delete_free, namespace=self._namespace, job_ids=rows))
+            self.database.write(partial(delete_free, namespace=self.namespace, job_ids=rows))
         return JobWriteResult(done, names - done)
 
     def _add(self, session: Session, additions: Sequence[AddJob]) -> set[str]:
         if not additions:
             return set()
-        scope = {"namespace": self._namespace}
+        scope = {"namespace": self.namespace}
         done = {row[0] for row in session.fetch("insert_jobs", [write.draft for write in additions], **scope)}
         notes = [
             (write.job_name, write.last_run_time, write.disabled_reason)
@@ -116,7 +152,7 @@ class SqlAdminStore:
 
     def _change(self, session: Session, write: JobChange) -> list[Row]:
         block, facts = _block(write)
-        rows = session.fetch(block, namespace=self._namespace, job_name=write.job_name, **facts)
+        rows = session.fetch(block, namespace=self.namespace, job_name=write.job_name, **facts)
         if rows and isinstance(write, UpdateJob | ResumeJob) and write.gap is not None:
             session.fetch("insert_gaps", [write.gap])
         return rows
@@ -128,7 +164,7 @@ class SqlAdminStore:
         letters = [(run.letter.run_id,) for run in runs if run.letter is not None]
 
         def work(session: Session) -> set[str]:
-            scope = {"namespace": self._namespace}
+            scope = {"namespace": self.namespace}
             left = {row[0] for row in session.fetch("leave_dead", letters, **scope)} if letters else set()
             rows = [_outbox_row(run) for run in runs if run.letter is None or run.letter.run_id in left]
             made = session.fetch("insert_outbox", rows, **scope) if rows else []
@@ -136,15 +172,11 @@ class SqlAdminStore:
             return {row[0] for row in made}
 
         try:
-            return self._database.write(work)
+            return self.database.write(work)
         except Conflict:
             # A beat has claimed such a slot meanwhile, which an operator had moved its job back to:
             # that one is open.
-            return self._database.write(work)
-
-    def cancel(self, job_name: str, reason: str = CANCELLED_BY_HAND) -> bool:
-        """Cancel the run that holds a job; its worker stops the task at the next heartbeat."""
-        return self._cancel(job_name, ("read_lease_holder",), reason)
+            return self.database.write(work)
 
     def runs(self, query: RunQuery) -> list[RunRecord]:
         """Return attempts in the order of the query; those of given ids in any order."""
@@ -167,16 +199,16 @@ class SqlAdminStore:
         return self._purger.purge(what)
 
     def _cancel(self, job_name: str, blocks: Sequence[str], reason: str) -> bool:
-        scope = {"namespace": self._namespace, "job_name": job_name}
+        scope = {"namespace": self.namespace, "job_name": job_name}
         # An overlapping run that began before its message was marked as sent is found by both
         # blocks.
-        held = {row for block in blocks for row in self._database.read(block, **scope)}
+        held = {row for block in blocks for row in self.database.read(block, **scope)}
         ending = Ending(CANCELLED, reason)
         releases = [Release(job_id, run_id, claim_id, fence, ending) for job_id, run_id, claim_id, fence in held]
-        return bool(release(self._database, self._namespace, releases))
+        return bool(release(self.database, self.namespace, releases, Guard.HELD))
 
     def _runs(self, block: str, rows: Rows | None = None, /, **scalars: object) -> list[RunRecord]:
-        records = self._database.read(block, rows, namespace=self._namespace, **scalars)
+        records = self.database.read(block, rows, namespace=self.namespace, **scalars)
         return [RunRecord._make(row) for row in records]
 
 

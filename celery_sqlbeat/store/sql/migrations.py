@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import celery_sqlbeat
 from celery_sqlbeat.errors import MigrationChanged, ReleaseTooOld, SchemaError, TablesMissing
-from celery_sqlbeat.store.beat_protocol import FIRST_ID
-from celery_sqlbeat.store.protocols import Schema
+from celery_sqlbeat.store.records import FIRST_ID, Schema
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Row, Session, sql_folder
 
@@ -158,6 +157,7 @@ def recover(database: Database, progress: Callable[[int], None] = lambda _: None
             rows = [(str(row[0]),) for row in page]
             _raise(database, raising, rows, epoch * STEP)
             progress(len(page))
+    database.write(lambda session: session.fetch("raise_lock_fences", floor=epoch * STEP, step=STEP))
     return epoch
 
 

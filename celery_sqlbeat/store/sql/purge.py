@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.store.protocols import DeadLetters, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import DeadLetters, OldNodes, OldRuns, Purged
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import in_halves
 from celery_sqlbeat.store.sql.session import Row
@@ -30,13 +30,16 @@ class Purger:
         self._refused: set[str] = set()
         """The runs that were refused since the last batch that began at the oldest row."""
         self._told: set[tuple[str, str]] = set()
+        self._fence_floor: int | None = None
 
     def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
-        """Delete rows, as `AdminStore.purge` says."""
+        """Delete rows, as `Store.purge` says."""
         if isinstance(what, DeadLetters):
             return self._write("purge_dead", [(run_id,) for run_id in what.run_ids])
         if isinstance(what, OldNodes):
-            return Purged(self._purge_nodes(what.keep_seconds))
+            rows = self._purge_nodes(what.keep_seconds)
+            self._purge_locks(what.keep_seconds)
+            return Purged(rows)
         return self._purge_runs(what)._replace(limit=what.limit or self._batch, rest=self._rest)
 
     def _purge_runs(self, what: OldRuns) -> Purged:
@@ -73,6 +76,18 @@ class Purger:
         if is_floor_low:
             self._database.fetch("raise_fence_floor", namespace=self._namespace, keep_seconds=keep_seconds)
         return deleted
+
+    def _purge_locks(self, keep_seconds: float) -> None:
+        """Forget old locks below the floor that the pass before has read, then raise the floor.
+
+        Whoever takes one of them at this moment has seen its row, or that floor.
+        """
+        scope = {"namespace": self._namespace, "keep_seconds": keep_seconds}
+        if self._fence_floor is not None:
+            self._database.fetch("purge_locks", floor=self._fence_floor, **scope)
+        self._database.fetch("raise_lock_floor", **scope)
+        floor = self._database.read("read_fence_floor", namespace=self._namespace)
+        self._fence_floor = int(floor[0][0]) if floor else None
 
     def _pages(self, block: str, keep_seconds: float) -> Iterator[list[Row]]:
         scope = {"namespace": self._namespace, "keep_seconds": keep_seconds, "page_size": _PAGE}

@@ -3,44 +3,21 @@
 A release writes the rows of the jobs first, then those of the runs. A worker cannot claim.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
 
 from celery_sqlbeat import events
-from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest, Unbegun
-from celery_sqlbeat.model.lifecycle import CLAIMED, LONGEST_REASON, RUNNING, Ending, by_way_of
-from celery_sqlbeat.store.protocols import Extended
-from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import in_halves
+from celery_sqlbeat.model import EndedSlot, RefusedStart, StartedRun, StartRequest
+from celery_sqlbeat.model.endings import storable
+from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending, by_way_of
+from celery_sqlbeat.store.records import Extended, Guard, Recorded, Release, RunNote
+from celery_sqlbeat.store.sql.engine import Database, Part
+from celery_sqlbeat.store.sql.faults import in_halves, write_runs
 from celery_sqlbeat.store.sql.session import Row, Rows, Session
 
-_LONGEST_ERROR = 2000  # characters; it begins with its type and what happened, and may go on with data
-_LONGEST_TRACEBACK = 16000  # the other way round: its last lines say where it was raised
 
-
-class Release(NamedTuple):
-    """A run, the right to write about it, and how it ends."""
-
-    job_id: str
-    run_id: str
-    claim_id: str
-    fence: int
-    ending: Ending
-    started_retry: int | None = None
-    """Only where this retry of Celery's is the last that began; None: whichever did."""
-
-
-def release(
-    database: Database,
-    namespace: str,
-    releases: Sequence[Release],
-    only_unstarted: bool = False,
-    only_ended: bool = False,
-    only_replaceable: bool = False,
-    grace_seconds: float = 0.0,
-) -> set[str]:
+def release(database: Database, namespace: str, releases: Sequence[Release], right: Guard) -> set[str]:
     """End runs and free their jobs; return the run ids that were ended.
 
     The claims of the others are lost. Those of a beat are guarded and wait for nobody: rows that
@@ -49,12 +26,11 @@ def release(
     if not releases:
         return set()
     ordered = sorted(releases, key=itemgetter(1))  # by run, as every statement locks
-    is_guarded = only_unstarted or only_ended or only_replaceable
+    is_guarded = right is not Guard.HELD
     guard = {
-        "only_unstarted": int(only_unstarted),
-        "only_ended": int(only_ended),
-        "only_replaceable": int(only_replaceable),
-        "grace_seconds": grace_seconds,
+        "only_unstarted": int(right is Guard.UNSTARTED),
+        "only_ended": int(right is Guard.EXPIRED),
+        "only_replaceable": int(right is Guard.REPLACEABLE),
     }
     name = "release_at_once" if is_guarded else "finish_at_once"
     if database.does_at_once(name):
@@ -94,7 +70,7 @@ def release(
 
 
 def _at_once(
-    database: Database, name: str, namespace: str, ordered: Sequence[Release], guard: dict[str, float]
+    database: Database, name: str, namespace: str, ordered: Sequence[Release], guard: dict[str, int]
 ) -> set[str]:
     """End runs by one statement."""
     before = _before(guard)
@@ -107,7 +83,7 @@ def _at_once(
     return {end.run_id for end in ordered if end.run_id in ids or end.job_id in ids}
 
 
-def _before(guard: Mapping[str, float]) -> str:
+def _before(guard: Mapping[str, int]) -> str:
     """Return the state of the runs before they end; one that has not started is claimed."""
     return CLAIMED if guard["only_unstarted"] else RUNNING
 
@@ -119,16 +95,21 @@ def _read_endings(ordered: Sequence[Release], session: Session) -> list[Row] | N
 
 def _end_of(end: Ending, before: str) -> Row:
     """Return the last columns of a row of close_runs."""
-    return (
-        end.state,
-        by_way_of(end.state, before),
-        _end(end.reason, LONGEST_REASON),
-        end.retry_seconds,
-        end.failures,
-        end.lost_leases,
-        _beginning(end.error, _LONGEST_ERROR),
-        _end(end.traceback, _LONGEST_TRACEBACK),
-    )
+    state, *rest = storable(end)
+    return (state, by_way_of(state, before), *rest)
+
+
+def release_unstarted(database: Database, namespace: str, releases: Sequence[Release]) -> Recorded:
+    """End claims of a beat, and read which of those that it missed this beat still holds."""
+    done = write_runs(releases, partial(release, database, namespace, right=Guard.UNSTARTED), "release")
+    return recorded(database, [r[:4] for r in releases], done)
+
+
+def recorded(database: Database, claims: Sequence[Row], done: set[str]) -> Recorded:
+    """Read which of the claims that a statement missed their beat still holds."""
+    missed = [claim for claim in claims if claim[1] not in done]
+    held = database.read("read_unmarked", sorted(missed, key=itemgetter(1))) if missed else []
+    return Recorded(done, {row[0] for row in held})
 
 
 def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:
@@ -140,66 +121,48 @@ def delete_free(session: Session, namespace: str, job_ids: Rows) -> set[str]:
     return {row[0] for row in deleted}
 
 
-def _beginning(text: str | None, longest: int) -> str | None:
-    clean = _storable(text)
-    return clean if clean is None or len(clean) <= longest else clean[: longest - 4] + " ..."
-
-
-def _end(text: str | None, longest: int) -> str | None:
-    clean = _storable(text)
-    return clean if clean is None or len(clean) <= longest else "... " + clean[4 - longest :]
-
-
-def _storable(text: str | None) -> str | None:
-    """Return a text that every database takes; an error may hold bytes that are no text."""
-    return None if text is None else text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
 _BY_RETRIES = itemgetter(StartRequest._fields.index("celery_retries"))
-_RETRIES = itemgetter(Unbegun._fields.index("celery_retries"))
 
 
-class SqlWorkerStore:
-    """The WorkerStore of one namespace in a SQL database."""
+class Runs(Part):
+    """The verbs of workers, and the end of every run."""
 
-    def __init__(self, database: Database, namespace: str, worker: str) -> None:
-        self._database = database
-        self._namespace = namespace
-        self._worker = worker
-
-    def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
-        """Take over the leases of the runs that may begin; return the started runs by run id."""
+    def start(self, requests: Sequence[StartRequest], worker: str) -> dict[str, StartedRun | RefusedStart]:
+        """Take over the leases of the runs that may begin; say why others may not."""
         # Of two requests for one run the one with more of Celery's own retries counts.
         by_run = {request.run_id: request for request in sorted(requests, key=_BY_RETRIES)}
         rows = [by_run[run_id] for run_id in sorted(by_run)]
-        started = self._start(rows)
+        started = self._start(rows, worker)
         # Where the statement waited for a beat that marked the run as dispatched, it knew only the
         # state before: what seems stale is asked for once more.
-        return started | self._start([row for row in rows if row.run_id not in started])
+        started |= self._start([row for row in rows if row.run_id not in started], worker)
+        return {**started, **self._refuse([row for row in requests if row.run_id not in started])}
 
-    def _start(self, rows: Sequence[StartRequest]) -> dict[str, StartedRun]:
+    def _start(self, rows: Sequence[StartRequest], worker: str) -> dict[str, StartedRun]:
         if not rows:
             return {}
-        scope = {"namespace": self._namespace, "worker": self._worker}
-        if self._database.does_at_once("start_at_once"):
-            return _begun(self._database.fetch("start_at_once", rows, **scope), rows)
+        scope = {"namespace": self.namespace, "worker": worker}
+        if self.database.does_at_once("start_at_once"):
+            return _begun(self.database.fetch("start_at_once", rows, **scope), rows)
 
         def work(session: Session) -> dict[str, StartedRun]:
             won = {row[0]: row[1:] for row in session.fetch("start_jobs", rows, **scope)}
             candidates = [(*row, *won.get(row.run_id, (None, None))) for row in rows]
             return _begun(session.fetch("start_runs", candidates, **scope), rows)
 
-        return self._database.write(work)
+        return self.database.write(work)
 
-    def refuse(self, requests: Iterable[StartRequest]) -> dict[str, RefusedStart]:
+    def _refuse(self, requests: Sequence[StartRequest]) -> dict[str, RefusedStart]:
         """Say why runs may not begin, by run id; a run that is missing is not known."""
+        if not requests:
+            return {}
         rows = sorted({(request.run_id, request.claim_id, request.fence) for request in requests})
 
         def work(session: Session) -> list[Row]:
-            session.fetch("refuse_starts", rows, namespace=self._namespace)
-            return session.fetch("read_refused", rows, namespace=self._namespace)
+            session.fetch("refuse_starts", rows, namespace=self.namespace)
+            return session.fetch("read_refused", rows, namespace=self.namespace)
 
-        return {row[0]: RefusedStart._make(row) for row in self._database.write(work)}
+        return {row[0]: RefusedStart._make(row) for row in self.database.write(work)}
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         """Extend leases by so many seconds from now; wait for no locked row."""
@@ -218,27 +181,41 @@ class SqlWorkerStore:
         kept: set[str] = set()
         in_halves(
             rows,
-            lambda part: kept.update(row[0] for row in self._database.fetch(extend, part)),
+            lambda part: kept.update(row[0] for row in self.database.fetch(extend, part)),
             lambda row, why: events.row_refused(action="extend", row=row[at], error=why),
         )
         missed = [row[:-1] for row in rows if row[at] not in kept]
-        busy = {row[0] for row in self._database.read(read_busy, missed)} if missed else set()
+        busy = {row[0] for row in self.database.read(read_busy, missed)} if missed else set()
         return {row[at] for row in missed}, busy
 
-    def postpone(self, unbegun: Iterable[Unbegun]) -> set[str]:
-        """Postpone the deadlines of runs whose messages wait here; return the ids of these runs."""
-        rows = sorted({run.run_id: run for run in sorted(unbegun, key=_RETRIES)}.values())
-        if not rows:
-            return set()
-        return {row[0] for row in self._database.fetch("postpone_starts", rows, namespace=self._namespace)}
+    def finish(self, releases: Sequence[Release], guard: Guard = Guard.HELD) -> Recorded:
+        """End runs, or their attempts, and free their jobs."""
+        if guard is Guard.HELD:
+            return Recorded(release(self.database, self.namespace, releases, guard), set())
+        if guard is Guard.UNSTARTED:
+            return release_unstarted(self.database, self.namespace, releases)
+        work = partial(release, self.database, self.namespace, right=guard)
+        return Recorded(write_runs(releases, work, guard.value), set())
 
-    def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
-        """Write how runs ended; return the run ids whose lease was lost: theirs is not written."""
-        releases = [
-            Release(run.job_id, run.run_id, run.claim_id, run.fence, ending, run.celery_retries)
-            for run, ending in outcomes
-        ]
-        return {end.run_id for end in releases} - release(self._database, self._namespace, releases)
+    def note_runs(self, notes: Sequence[RunNote]) -> Recorded:
+        """Keep what others know of runs; one that is of another claim now is missing."""
+        rows = sorted((n.run_id, n.claim_id, n.check_in) for n in notes if n.check_in is not None)
+        ended = sorted({n.run_id for n in notes if n.results_ended})
+        done = {row[0] for row in self.database.fetch("note_check_ins", rows)} if rows else set[str]()
+        if ended:
+            self.database.fetch("end_results", [(run_id,) for run_id in ended])
+        return Recorded(done | set(ended), set())
+
+    def unended_results(self, page_size: int, since_seconds: float) -> list[EndedSlot]:
+        """Return slots that ended recently and whose earlier attempts may have no final result."""
+        scope = {"namespace": self.namespace, "page_size": page_size, "since_seconds": since_seconds}
+        slots = [EndedSlot(*row) for row in self.database.read("read_unended", **scope)]
+        if not slots:
+            return []
+        earlier: dict[str, list[tuple[str, int]]] = {}
+        for run_id, earlier_id, attempt in self.database.read("read_earlier", [(slot.run_id,) for slot in slots]):
+            earlier.setdefault(run_id, []).append((earlier_id, attempt))
+        return [slot._replace(earlier=tuple(earlier.get(slot.run_id, ()))) for slot in slots]
 
 
 def _begun(answer: Sequence[Row], rows: Sequence[StartRequest]) -> dict[str, StartedRun]:

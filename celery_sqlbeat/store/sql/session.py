@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from celery_sqlbeat.errors import StoreError
-from celery_sqlbeat.store.sql.faults import Fault
+from celery_sqlbeat.store.faults import Fault
 
 Row = tuple[Any, ...]
 Rows = Sequence[Sequence[Any]]

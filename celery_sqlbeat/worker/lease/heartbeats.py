@@ -11,7 +11,7 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.message_header import Header
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import Unbegun
-from celery_sqlbeat.store.protocols import WorkerStore
+from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import LeaseTable, Phase, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
 
@@ -109,7 +109,7 @@ _AFTER_ERROR = 1.0  # seconds
 class Postponing:
     """Postpones the start deadlines of waiting messages. Used by one thread."""
 
-    def __init__(self, store: WorkerStore, received: WaitingRuns) -> None:
+    def __init__(self, store: Store, received: WaitingRuns) -> None:
         self._store = store
         self._received = received
 
@@ -133,7 +133,7 @@ _SHORTEST_RETRY, _LONGEST_RETRY = 0.05, 1.0  # seconds
 class Heartbeats:
     """Extends all leases of a process by one statement, and stops tasks whose lease is lost."""
 
-    def __init__(self, store: WorkerStore, leases: LeaseTable) -> None:
+    def __init__(self, store: Store, leases: LeaseTable) -> None:
         self._store = store
         self._leases = leases
 

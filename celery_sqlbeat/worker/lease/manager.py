@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.config.settings import stop_timeout
 from celery_sqlbeat.model.lifecycle import SUCCESS, Backoff, Ending, after_failure, after_lost_lease, released
-from celery_sqlbeat.store.protocols import WorkerStore
+from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import Guard, LeaseTable, Phase, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.lease.heartbeats import Heartbeats, Postponing, WaitingRuns, call
@@ -31,11 +31,12 @@ class LeaseManager:
 
     def __init__(
         self,
-        store: WorkerStore,
+        store: Store,
+        worker: str,
         timing: Timing,
         clock: Callable[[], float] = environment.monotonic,
         wake: Callable[[str], None] = lambda step: None,
-        heartbeat_store: WorkerStore | None = None,
+        heartbeat_store: Store | None = None,
         membership: WorkerMembership | None = None,
         guard: Guard | None = None,
         failed: Callable[[RunLease, str], Ending] | None = None,
@@ -51,7 +52,7 @@ class LeaseManager:
         """
         self._leases = LeaseTable(timing, clock, guard, rnd)
         self._outcomes = OutcomeWriter(store, self._leases)
-        self._starts = StartBatcher(store, self._leases, self._begun, self._not_begun)
+        self._starts = StartBatcher(store, worker, self._leases, self._begun, self._not_begun)
         self._heartbeats = Heartbeats(heartbeat_store or store, self._leases)
         self._postponing = Postponing(heartbeat_store or store, received) if received is not None else None
         self._membership = membership

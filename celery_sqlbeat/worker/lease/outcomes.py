@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
-from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.lifecycle import CANCELLED, DLQ, SKIPPED, Ending
-from celery_sqlbeat.store.protocols import Extended, WorkerStore
+from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.records import Extended, Release
 from celery_sqlbeat.worker.lease import LeaseTable, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Batcher, QueuedRow, next_batches
 
@@ -38,7 +38,7 @@ class Outcome(QueuedRow):
 class OutcomeWriter:
     """The outcomes of one process. `step` belongs to one thread, everything else to any."""
 
-    def __init__(self, store: WorkerStore, leases: LeaseTable) -> None:
+    def __init__(self, store: Store, leases: LeaseTable) -> None:
         self._store = store
         self._leases = leases
         self._new: deque[Outcome] = deque()
@@ -139,10 +139,9 @@ class OutcomeWriter:
         events.finish_failed(run_id=outcome.run_id, effect="it is tried again", error=error)
 
     def _finish(self, batch: list[Outcome]) -> Extended:
-        rows: list[tuple[StartedRun, Ending]] = [
-            (outcome.run_lease.run, outcome.ending) for outcome in batch if outcome.ending
-        ]
-        return Extended(self._store.finish(rows), set())
+        releases = [Release.of(outcome.run_lease.run, outcome.ending) for outcome in batch if outcome.ending]
+        done, busy = self._store.finish(releases)
+        return Extended({end.run_id for end in releases} - done - busy, busy)
 
     def _keep(self, batch: list[Outcome]) -> Extended:
         return self._store.extend(

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from celery_sqlbeat import events
 from celery_sqlbeat.celery_bridge.message_header import can_be_asked
 from celery_sqlbeat.errors import StoreError
-from celery_sqlbeat.model import StartedRun, StartRequest
+from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest
 from celery_sqlbeat.model.lifecycle import JOB_DELETED, OVERLAP, has_expired, why_refused
-from celery_sqlbeat.store.protocols import WorkerStore
+from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import LeaseTable, RunLease, StaleMessage, StartAnswer, Started, StoreUnavailable
 from celery_sqlbeat.worker.lease.batching import Batcher, QueuedRow, next_batches
 
@@ -52,12 +52,14 @@ class StartBatcher:
 
     def __init__(
         self,
-        store: WorkerStore,
+        store: Store,
+        worker: str,
         leases: LeaseTable,
         begun: Callable[[RunLease], None],
         unstart: Callable[[RunLease], None],
     ) -> None:
         self._store = store
+        self._worker = worker
         self._leases = leases
         self._begun = begun
         self._unstart = unstart
@@ -136,37 +138,27 @@ class StartBatcher:
         for question in batch:
             question.is_sent = True
         try:
-            started = self._store.start([question.request for question in batch])
+            answers = self._store.start([question.request for question in batch], self._worker)
         except StoreError as error:
             self._failed(batch, error)
             return
         self.batcher.succeeded()
-        refused: list[StartQuestion] = []
         for question in batch:
-            run = started.get(question.request.run_id)
-            if run is None:
-                refused.append(question)
+            run = answers.get(question.request.run_id)
+            if not isinstance(run, StartedRun):
+                self._refuse(question, run)
             elif run.start_id != question.request.start_id:
                 self._resolve(question, StaleMessage("a duplicate: another copy of it begins"))
             else:
                 self._begin(question, run, sent_at)
-        if refused:
-            self._refuse(refused)
 
-    def _refuse(self, batch: list[StartQuestion]) -> None:
-        try:
-            refusals = self._store.refuse([question.request for question in batch])
-        except StoreError as error:
-            self._failed(batch, error)  # they are asked for once more, and refused again
-            return
-        for question in batch:
-            refused = refusals.get(question.request.run_id)
-            why = why_refused(refused)
-            if why is None:
-                self._resolve(question, StoreUnavailable("what kept its run from beginning has passed"))
-            else:
-                ends = refused is None or refused.reason in (OVERLAP, JOB_DELETED)
-                self._resolve(question, StaleMessage(why, ends, has_expired(refused)))
+    def _refuse(self, question: StartQuestion, refused: RefusedStart | None) -> None:
+        why = why_refused(refused)
+        if why is None:
+            self._resolve(question, StoreUnavailable("what kept its run from beginning has passed"))
+        else:
+            ends = refused is None or refused.reason in (OVERLAP, JOB_DELETED)
+            self._resolve(question, StaleMessage(why, ends, has_expired(refused)))
 
     def _failed(self, batch: list[StartQuestion], error: StoreError) -> None:
         alone = self.batcher.failed(batch, error)

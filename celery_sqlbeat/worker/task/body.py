@@ -2,13 +2,15 @@
 
 Between the start in the database and the first line of a body lie a queue, a pipe to a child and an
 acknowledgement. A machine that stands still there for longer than the lease must not run the body
-after another worker has begun it.
+after another worker has begun it. So the lease is checked twice: before Celery prepares the task,
+and at the body itself, since in between hooks run and a result backend may be asked.
 
 Celery reports an error of the result backend, or of a callback that could not be sent, as the
 task's own; here the two are told apart.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +21,7 @@ from celery_sqlbeat.errors import MaxRuntimeExceeded
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.flags import TaskOverdue
 
+here = threading.local()  # green where `threading` is; `body_guard`: of the body in this thread, if it has one
 _ENTERED = "_sqlbeat_body_entered"  # on the request: what a body calls of its own task is no body
 _OF_CELERY = (Retry, Ignore, Reject)  # how a task tells Celery what to do; no failures
 _ENDS_THE_WORKER = MemoryError  # Celery's main process ends with it: memory is short there, too
@@ -55,6 +58,10 @@ def _watched(original: Callable[..., Any], request_of: Callable[[Any], Any], is_
         setattr(request, _ENTERED, True)
         entered = flags.enter(request)
         try:
+            if not flags.is_safe(request):
+                raise NotBegun
+            if (body_guard := getattr(here, "body_guard", None)) is not None:
+                body_guard.open()
             result = original(*args, **kwargs)
         except TaskOverdue as stop:
             error = MaxRuntimeExceeded("its task was stopped")

@@ -82,9 +82,11 @@ class SharedFlags:
         """Note that the body begins; False where it may not."""
         self._note(place, _BEGUN)
         _publish_writes()  # `begin` and `forbid` write before they read: at least one sees the other
-        if not self._has(place):
-            return True
-        return not self._is_noted(place, _LOST) and not self._is_noted(place, _FORBIDDEN) and now < self._until[place]
+        return not self._is_noted(place, _FORBIDDEN) and self.is_safe(place, now)
+
+    def is_safe(self, place: int | None, now: float) -> bool:
+        """Return whether nobody else can have the run yet; True where nothing is known of it."""
+        return not self._has(place) or (not self._is_noted(place, _LOST) and now < self._until[place])
 
     def has_begun(self, place: int | None) -> bool:
         """Return whether a process of the pool has begun the body, or was about to."""
@@ -220,6 +222,12 @@ def begin(request: Mapping[str, Any]) -> bool:
     facts = _facts_of(request)
     now = environment.monotonic()
     return not facts or all(shared.begin(facts[-1], now) for shared in _shared)
+
+
+def is_safe(request: Any) -> bool:
+    """Return whether the lease of this request's run still covers a body that begins now."""
+    place = _facts_of(request)[-1]
+    return all(shared.is_safe(place, environment.monotonic()) for shared in _shared)
 
 
 def tried_again_in(request: Any) -> float | None:

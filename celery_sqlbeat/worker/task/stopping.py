@@ -1,8 +1,8 @@
 """How a running task is stopped, by the kind of its pool. Safe to call from any thread.
 
-In pools of this process an exception is raised inside the body, between `task_prerun` and
-`task_postrun`: later it would hit Celery, or the task that comes next in the thread. It is not
-raised where it would leave a lock of `logging` or of imports taken.
+In pools of this process an exception is raised from the beginning of the body to `task_postrun`.
+Before it would hit Celery, which would call it a failure; later it would hit the task that comes
+next in the thread. It is not raised where it would leave a lock of `logging` or of imports taken.
 """
 
 import ctypes
@@ -19,7 +19,9 @@ from celery import signals
 from celery_sqlbeat import environment
 from celery_sqlbeat.celery_bridge.event_loop import Loop
 from celery_sqlbeat.celery_bridge.pools import signal_process
+from celery_sqlbeat.celery_bridge.tasks import is_wrapped
 from celery_sqlbeat.config.settings import stop_timeout
+from celery_sqlbeat.worker.task.body import here
 from celery_sqlbeat.worker.task.flags import TaskStopped
 from celery_sqlbeat.worker.task.tracking import TrackedRequest
 
@@ -27,7 +29,6 @@ _AGAIN_UNSAFE = 0.005  # seconds; a log line or an import is soon over
 _AGAIN_SWALLOWED = 2.0  # seconds that a task gets for its clean-up before it is told once more
 _MOST_TIMES = 10  # a task that swallows so many will not be told by an eleventh
 _LOCKING = ("logging/", "importlib/_bootstrap", "<frozen importlib")  # an exception there leaves locks for ever
-_here = threading.local()  # green where `threading` is: the guard of the body in this thread
 
 
 class InterruptibleBody:
@@ -51,11 +52,11 @@ class InterruptibleBody:
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run what Celery runs, in this thread."""
-        _here.body_guard = self
+        here.body_guard = self
         try:
             return body()
         finally:
-            _here.body_guard = None
+            here.body_guard = None
             self.close()
 
     def open(self) -> None:
@@ -109,14 +110,16 @@ def watch_bodies() -> None:
     signals.task_postrun.connect(_on_postrun, weak=False, dispatch_uid="sqlbeat-body")
 
 
-def _on_prerun(task_id: str | None = None, **_: Any) -> None:
-    body_guard = getattr(_here, "body_guard", None)
+def _on_prerun(task_id: str | None = None, task: Any = None, **_: Any) -> None:
+    if is_wrapped(task):
+        return  # its body opens the guard by itself
+    body_guard = getattr(here, "body_guard", None)
     if body_guard is not None and body_guard.execution.req.id == task_id:
         body_guard.open()
 
 
 def _on_postrun(task_id: str | None = None, **_: Any) -> None:
-    body_guard = getattr(_here, "body_guard", None)
+    body_guard = getattr(here, "body_guard", None)
     if body_guard is not None and body_guard.execution.req.id == task_id:
         body_guard.close()
 

@@ -342,18 +342,6 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @noted;
 
--- name: read_check_ins
--- rows: run_id id
--- returns: RunId id, CheckIn text
--- A missing row: no monitor has opened a check-in.
-DECLARE @rows nvarchar(max) = ?;
-
-SELECT r.RunId, r.CheckIn
-FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
-INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
-WHERE r.CheckIn IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
-
 -- name: leave_attempts
 -- rows: run_id id, again int
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
@@ -547,18 +535,15 @@ WHERE
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended
--- parameters: grace_seconds seconds, batch_size int, namespace text(100)
+-- parameters: batch_size int, namespace text(100)
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
 --   Options text, CodeKey text, CodeOwner text, Now instant
 -- Zero rows: no lease has ended. A row that is locked is being changed at this moment and is left for the next look.
-DECLARE @grace_seconds float(53) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?;
+DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
-);
+DECLARE @cutoff datetime2(6) = @now;
 
 SELECT TOP (@batch_size)
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
@@ -572,18 +557,15 @@ WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended_held
--- parameters: grace_seconds seconds, batch_size int, namespace text(100)
+-- parameters: batch_size int, namespace text(100)
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
 --   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant
 -- Zero rows: no overlapping run has lost its worker.
-DECLARE @grace_seconds float(53) = ?, @batch_size int = ?, @namespace nvarchar(100) = ?;
+DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
-);
+DECLARE @cutoff datetime2(6) = @now;
 
 SELECT TOP (@batch_size)
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
@@ -828,10 +810,11 @@ SELECT
 
 -- name: read_later
 -- parameters: code_keys list, other_entries list, namespace text(100), after instant, code_owner text(200)
--- returns: DueAt instant, OutboxAt instant
+-- returns: Now instant, DueAt instant, OutboxAt instant
 -- Always one row: the earliest instants later than this one at which there is something to claim. Passes by what is locked.
 DECLARE @code_keys nvarchar(max) = ?, @other_entries nvarchar(max) = ?, @namespace nvarchar(100) = ?,
     @after datetime2(6) = ?, @code_owner nvarchar(200) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @due_at datetime2(6), @outbox_at datetime2(6);
 DECLARE @keys TABLE (CodeKey nvarchar(400) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
 DECLARE @others TABLE (JobName nvarchar(200) COLLATE Latin1_General_BIN2 NOT NULL PRIMARY KEY);
@@ -873,22 +856,25 @@ WHERE
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT @due_at AS DueAt, @outbox_at AS OutboxAt;
+SELECT @now AS Now, @due_at AS DueAt, @outbox_at AS OutboxAt;
 
 -- name: read_rows_needing_repair
--- parameters: batch_size int, namespace text(100), after_id word(36), code_owner text(200)
+-- parameters: page_size int, namespace text(100), after_id word(36), code_owner text(200)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
---   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
---   LastRunTime instant, RetryAt instant, Fence bigint, Quarantine text, StartAt instant, DeleteRequested flag,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
 --   Now instant
 -- Zero rows: every row is in order. By the text of the id, as the caller compares it.
-DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?, @after_id varchar(36) = ?, @code_owner nvarchar(200) = ?;
+DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_id varchar(36) = ?, @code_owner nvarchar(200) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
-SELECT TOP (@batch_size)
+SELECT TOP (@page_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
-    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence, j.Quarantine, j.StartAt,
-    j.DeleteRequested, @now AS Now
+    j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
+    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, j.CodeOwner,
+    j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, @now AS Now
 FROM (
     SELECT q.Id
     FROM dbo.Jobs AS q WITH (INDEX (Jobs_Quarantined), READPAST, READCOMMITTEDLOCK)

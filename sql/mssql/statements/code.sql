@@ -304,11 +304,21 @@ OPTION (LOOP JOIN);
 -- name: read_jobs_of_tasks
 -- parameters: page_size int, namespace text(100)
 -- rows: task_name text(200)
--- returns: JobName text(200), TaskName text
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
+--   Now instant
 -- A missing row: no enabled job has this task.
 DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
-SELECT TOP (@page_size) j.JobName, j.TaskName
+SELECT TOP (@page_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
+    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, j.CodeOwner,
+    j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, @now AS Now
 FROM dbo.Jobs AS j
 WHERE
     j.Namespace = @namespace AND j.Enabled = 1

@@ -39,7 +39,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @free;
 
 -- name: release_jobs
--- parameters: grace_seconds seconds, only_unstarted flag, only_replaceable flag, only_ended flag
+-- parameters: only_unstarted flag, only_replaceable flag, only_ended flag
 -- rows: job_id id, run_id id, claim_id id, fence bigint, started_retry int, state word(20), retry_seconds seconds
 -- returns: Id id, Unforeseen int
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
@@ -47,13 +47,9 @@ SELECT RunId FROM @free;
 -- or (started_retry) a later retry of Celery's has begun.
 -- Unforeseen: due at another instant than the claim planned, or due already, or to be deleted now that it is free; then
 -- the other beats must be told.
-DECLARE @grace_seconds float(53) = ?, @only_unstarted bit = ?, @only_replaceable bit = ?, @only_ended bit = ?,
-    @rows nvarchar(max) = ?;
+DECLARE @only_unstarted bit = ?, @only_replaceable bit = ?, @only_ended bit = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
-);
+DECLARE @cutoff datetime2(6) = @now;
 DECLARE @ending TABLE (
     JobId uniqueidentifier NOT NULL,
     RunId uniqueidentifier NOT NULL,
@@ -188,18 +184,15 @@ SELECT
 FROM @released;
 
 -- name: close_runs
--- parameters: grace_seconds seconds, only_unstarted flag, only_ended flag
+-- parameters: only_unstarted flag, only_ended flag
 -- rows: run_id id, claim_id id, fence bigint, started_retry int, released flag, state word(20), via word(20),
 --   reason text(400), retry_seconds seconds, failures int, lost_leases int, error text, traceback text
 -- returns: RunId id, Doomed int
 -- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
 -- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
-DECLARE @grace_seconds float(53) = ?, @only_unstarted bit = ?, @only_ended bit = ?, @rows nvarchar(max) = ?;
+DECLARE @only_unstarted bit = ?, @only_ended bit = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
-);
+DECLARE @cutoff datetime2(6) = @now;
 DECLARE @closed TABLE (
     RunId uniqueidentifier NOT NULL,
     JobId uniqueidentifier NOT NULL,
@@ -282,7 +275,7 @@ OPTION (LOOP JOIN);
 SELECT RunId, Doomed FROM @closed;
 
 -- name: finish_at_once
--- parameters: grace_seconds seconds, only_unstarted flag, only_replaceable flag, only_ended flag, namespace text(100)
+-- parameters: only_unstarted flag, only_replaceable flag, only_ended flag, namespace text(100)
 -- rows: job_id id, run_id id, claim_id id, fence bigint, started_retry int, state word(20), via word(20),
 --   reason text(400), retry_seconds seconds, failures int, lost_leases int, error text, traceback text
 -- returns: RunId id, Doomed int
@@ -290,13 +283,10 @@ SELECT RunId, Doomed FROM @closed;
 -- at another instant than the claim planned, or already, or to be deleted now that it is free.
 -- A missing row: the run is not in these hands, its outcome is written already, or a later retry of Celery's has begun.
 -- It commits before it answers, so that a client that does not read the answer keeps no locks.
-DECLARE @grace_seconds float(53) = ?, @only_unstarted bit = ?, @only_replaceable bit = ?, @only_ended bit = ?,
-    @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+DECLARE @only_unstarted bit = ?, @only_replaceable bit = ?, @only_ended bit = ?, @namespace nvarchar(100) = ?,
+    @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
-DECLARE @cutoff datetime2(6) = DATEADD(
-    MICROSECOND, ROUND(1000000 * (-@grace_seconds - FLOOR(-@grace_seconds)), 0),
-    DATEADD(SECOND, FLOOR(-@grace_seconds), @now)
-);
+DECLARE @cutoff datetime2(6) = @now;
 DECLARE @ending TABLE (
     JobId uniqueidentifier NOT NULL,
     RunId uniqueidentifier NOT NULL,

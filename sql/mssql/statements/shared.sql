@@ -14,11 +14,14 @@ SELECT StoreId, Epoch FROM dbo.StoreInfo;
 
 -- name: read_changes
 -- parameters: namespace text(100)
--- returns: Counter bigint
--- Zero rows: nothing was ever changed through this package.
+-- returns: Now instant, Counter bigint
+-- Always one row: a counter of zero says that nothing was ever changed through this package.
 DECLARE @namespace nvarchar(100) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
-SELECT Counter FROM dbo.Changes WHERE Namespace = @namespace;
+SELECT
+    @now AS Now,
+    coalesce((SELECT c.Counter FROM dbo.Changes AS c WHERE c.Namespace = @namespace), 0) AS Counter;
 
 -- name: bump_changes
 -- parameters: namespace text(100)

@@ -269,7 +269,7 @@ FROM JSON_TABLE(
         prior_state mediumtext PATH '$[5]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id AND j.Namespace = %(namespace)s AND j.DeleteRequested = 0
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id AND j.Namespace = %(namespace)s AND j.DeleteRequested = 0
 LOCK IN SHARE MODE;
 
 SELECT r.RunId
@@ -283,7 +283,7 @@ FROM JSON_TABLE(
         prior_state mediumtext PATH '$[5]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id;
 
 -- name: leave_dead
 -- parameters: namespace text(100)
@@ -295,7 +295,7 @@ SET @rows = %(rows)s;
 SELECT json_arrayagg(r.RunId)
 INTO @won
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
     r.Namespace = %(namespace)s AND r.State = 'dlq' AND coalesce(r.Reason, '') <> 'replayed'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId AND j.DeleteRequested = 0)
@@ -309,7 +309,7 @@ WHERE
 FOR UPDATE;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId
 SET r.Reason = 'replayed';
 
 SELECT w.RunId FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w;
@@ -334,12 +334,12 @@ SELECT Id FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s A
 -- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
---   DueAt instant, Error text, Traceback text, CreatedAt instant
+--   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text
 -- Newest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt
+    CreatedAt, CheckIn
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND RunId < %(before_id)s
 ORDER BY RunId DESC
@@ -350,7 +350,7 @@ LIMIT %(page_size)s;
 -- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
---   DueAt instant, Error text, Traceback text, CreatedAt instant
+--   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text
 -- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
 -- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
 SELECT min(s.RunId)
@@ -366,7 +366,7 @@ FROM (
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt
+    CreatedAt, CheckIn
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND RunId < %(before_id)s AND RunId >= @page_end AND (State = %(state)s OR RunId = @page_end)
 ORDER BY RunId DESC;
@@ -376,12 +376,12 @@ ORDER BY RunId DESC;
 -- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
---   DueAt instant, Error text, Traceback text, CreatedAt instant
+--   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text
 -- The runs of one job, latest slot and attempt first.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt
+    CreatedAt, CheckIn
 FROM JobRuns
 WHERE JobId = %(job_id)s AND Namespace = %(namespace)s AND (ScheduledFor, Attempt) < (%(before)s, %(before_attempt)s)
 ORDER BY ScheduledFor DESC, Attempt DESC
@@ -392,12 +392,12 @@ LIMIT %(page_size)s;
 -- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
---   DueAt instant, Error text, Traceback text, CreatedAt instant
+--   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text
 -- The dead letters, oldest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt
+    CreatedAt, CheckIn
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND Dead = 1 AND RunId > %(after_id)s
 ORDER BY RunId
@@ -409,13 +409,13 @@ LIMIT %(page_size)s;
 -- returns: RunId id, JobId id, JobName text(200), Kind text, ScheduledFor instant, LastSlot instant, SlotCount bigint,
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
---   DueAt instant, Error text, Traceback text, CreatedAt instant
+--   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text
 -- A missing row: there is no such run, or it was purged.
 SET @rows = %(rows)s;
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt
+    CreatedAt, CheckIn
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND RunId IN (SELECT p.run_id FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p);
 
@@ -486,7 +486,7 @@ FROM (
 
 DELETE r
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId;
 
 SELECT CAST(@last AS datetime(6)) AS ScheduledFor, @count AS Purged;
 
@@ -519,7 +519,7 @@ SET @rows = %(rows)s;
 SELECT json_arrayagg(r.RunId)
 INTO @won
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
     r.Namespace = %(namespace)s
     AND r.State IN ('success', 'dispatched', 'skipped', 'cancelled', 'retry')
@@ -532,7 +532,7 @@ FOR UPDATE SKIP LOCKED;
 
 DELETE r
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId;
 
 SELECT w.RunId FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w;
 
@@ -545,13 +545,13 @@ SET @rows = %(rows)s;
 SELECT json_arrayagg(r.RunId)
 INTO @won
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE r.Namespace = %(namespace)s AND r.State = 'dlq'
 FOR UPDATE;
 
 DELETE r
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId;
 
 SELECT w.RunId FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS w;
 

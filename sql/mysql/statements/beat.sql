@@ -67,7 +67,7 @@ SELECT
             )
     ) AS OpenRuns
 FROM JobRuns AS r FORCE INDEX (JobRuns_Outbox)
-STRAIGHT_JOIN Jobs AS j ON j.Id = r.JobId
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.JobId
 WHERE
     r.Namespace = %(namespace)s AND r.DueAt <= CAST(@now AS datetime(6))
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -88,7 +88,7 @@ SELECT
     r.RunId, r.JobId, r.Kind, r.ScheduledFor, r.Attempt, r.State, r.Failures, r.LostLeases, r.Advances, r.Reason,
     r.CreatedAt, r.SeenNextRunTime
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id;
 
 -- name: read_attempt_numbers
 -- rows: job_id id, scheduled_for instant, kind word(20)
@@ -134,7 +134,7 @@ FROM (
         )
     ) AS p
 ) AS h
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = h.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = h.run_id
 WHERE r.State = h.state
 FOR UPDATE SKIP LOCKED;
 
@@ -158,7 +158,7 @@ FROM JSON_TABLE(
         claimed_at datetime(6) PATH '$[13]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished')
@@ -174,7 +174,7 @@ UPDATE
             PlannedAt datetime(6) PATH '$[3]', ReplaceAt datetime(6) PATH '$[4]', ClaimedAt datetime(6) PATH '$[5]'
         )
     ) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     j.LockedBy = %(beat)s,
     j.LockedAt = CAST(@now AS datetime(6)),
@@ -228,7 +228,7 @@ FROM JSON_TABLE(
         max_parallel integer PATH '$[15]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
 
 -- name: reopen_runs
@@ -249,8 +249,8 @@ UPDATE JSON_TABLE(
         max_parallel integer PATH '$[7]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
-STRAIGHT_JOIN Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id
 SET
     r.State = 'claimed',
     r.PriorState = 'scheduled',
@@ -285,7 +285,7 @@ UPDATE JSON_TABLE(
         check_in mediumtext PATH '$[2]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 SET r.CheckIn = p.check_in
 WHERE r.ClaimId = p.claim_id;
 
@@ -297,18 +297,8 @@ FROM JSON_TABLE(
         check_in mediumtext PATH '$[2]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE r.ClaimId = p.claim_id;
-
--- name: read_check_ins
--- rows: run_id id
--- returns: RunId id, CheckIn text
--- A missing row: no monitor has opened a check-in.
-SET @rows = %(rows)s;
-SELECT r.RunId, r.CheckIn
-FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
-WHERE r.CheckIn IS NOT NULL;
 
 -- name: leave_attempts
 -- rows: run_id id, again int
@@ -321,7 +311,7 @@ UPDATE JSON_TABLE(
         again integer PATH '$[1]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 SET
     r.DueAt = CASE WHEN p.again = 1 THEN CAST(@now AS datetime(6)) END,
     r.PriorState = CASE WHEN p.again <> 2 AND r.State = 'retry' THEN r.PriorState ELSE r.State END,
@@ -357,7 +347,7 @@ FROM JSON_TABLE(
         attempt integer PATH '$[6]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id;
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id;
 
 -- name: advance_jobs
 -- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant, waiting_id id,
@@ -384,7 +374,7 @@ FROM (
         )
     ) AS p
 ) AS h
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = h.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = h.run_id
 WHERE r.State = h.state
 FOR UPDATE SKIP LOCKED;
 
@@ -404,7 +394,7 @@ FROM JSON_TABLE(
         next_slot datetime(6) PATH '$[9]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL AND j.Quarantine IS NULL
     AND (j.Enabled = 1 OR j.DisabledReason = 'finished')
@@ -414,7 +404,7 @@ WHERE
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', NextSlot datetime(6) PATH '$[1]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     j.NextRunTime = w.NextSlot,
     j.Enabled = CASE WHEN w.NextSlot IS NULL THEN 0 ELSE j.Enabled END,
@@ -436,12 +426,12 @@ FROM JSON_TABLE(
         reason mediumtext PATH '$[2]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.Fence = p.fence AND j.LockedBy IS NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', Reason varchar(1000) PATH '$[1]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.Quarantine = w.Reason;
 
 SELECT w.Id FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w;
@@ -458,7 +448,7 @@ FROM JSON_TABLE(
         claim_id char(36) PATH '$[1]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id AND r.ClaimId = p.claim_id;
 
 -- name: mark_published
 -- rows: job_id id, run_id id, claim_id id, fence bigint, queued_seconds seconds
@@ -477,14 +467,14 @@ FROM JSON_TABLE(
         queued_seconds double PATH '$[4]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', QueuedSeconds double PATH '$[2]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.PublishedAt = CAST(@now AS datetime(6)), j.LeaseEndsAt = CAST(@now AS datetime(6)) + INTERVAL w.QueuedSeconds SECOND;
 
 SELECT w.RunId FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$[1]')) AS w;
@@ -504,13 +494,13 @@ FROM JSON_TABLE(
         fence bigint PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
 
 -- name: read_ended
--- parameters: namespace text(100), grace_seconds seconds, batch_size int
+-- parameters: namespace text(100), batch_size int
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
@@ -524,15 +514,15 @@ SELECT
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, CAST(@now AS datetime(6)) AS Now
 FROM Jobs AS j FORCE INDEX (Jobs_Leased)
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = j.RunId
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = j.RunId
 WHERE
     j.Namespace = %(namespace)s AND j.LockedBy IS NOT NULL AND j.Leased = 1
-    AND j.LeaseEndsAt <= CAST(@now AS datetime(6)) - INTERVAL %(grace_seconds)s SECOND
+    AND j.LeaseEndsAt <= CAST(@now AS datetime(6))
 LIMIT %(batch_size)s
 FOR UPDATE SKIP LOCKED;
 
 -- name: read_ended_held
--- parameters: namespace text(100), grace_seconds seconds, batch_size int
+-- parameters: namespace text(100), batch_size int
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
@@ -547,7 +537,7 @@ SELECT
 FROM JobRuns AS r FORCE INDEX (JobRuns_Held)
 WHERE
     r.Namespace = %(namespace)s AND r.HeldBy IS NOT NULL
-    AND r.LeaseEndsAt <= CAST(@now AS datetime(6)) - INTERVAL %(grace_seconds)s SECOND
+    AND r.LeaseEndsAt <= CAST(@now AS datetime(6))
 LIMIT %(batch_size)s
 FOR UPDATE SKIP LOCKED;
 
@@ -569,7 +559,7 @@ FROM JSON_TABLE(
         queued_seconds double PATH '$[5]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.Republishes = p.republishes
@@ -577,7 +567,7 @@ WHERE
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', QueuedSeconds double PATH '$[2]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     j.LockedBy = %(beat)s,
     j.LockedAt = CAST(@now AS datetime(6)),
@@ -621,14 +611,14 @@ FROM JSON_TABLE(
         replace_at datetime(6) PATH '$[4]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence
     AND j.LockedBy IS NOT NULL AND j.ReplaceAt <= CAST(@now AS datetime(6))
 FOR UPDATE;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', ReplaceAt datetime(6) PATH '$[1]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.ReplaceAt = w.ReplaceAt;
 
 SELECT w.Id FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w;
@@ -655,7 +645,7 @@ WHERE
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     j.LockedBy = CASE WHEN j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL THEN j.LockedBy END,
     j.LockedAt = CASE WHEN j.LockedAt IS NULL AND j.LeaseEndsAt IS NULL THEN CAST(@now AS datetime(6)) END,
@@ -667,7 +657,7 @@ SET
 
 SELECT j.Id, j.JobName, j.LockedBy
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id;
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id;
 
 -- name: read_next
 -- parameters: namespace text(100), code_keys list, code_owner text(200), other_entries list
@@ -699,7 +689,7 @@ SELECT
     (
         SELECT r.DueAt
         FROM JobRuns AS r FORCE INDEX (JobRuns_Outbox)
-        STRAIGHT_JOIN Jobs AS j ON j.Id = r.JobId
+        STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.JobId
         WHERE
             r.Namespace = %(namespace)s AND r.DueAt IS NOT NULL
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -733,9 +723,11 @@ FROM (
 
 -- name: read_later
 -- parameters: namespace text(100), after instant, code_keys list, code_owner text(200), other_entries list
--- returns: DueAt instant, OutboxAt instant
+-- returns: Now instant, DueAt instant, OutboxAt instant
 -- Always one row: the earliest instants later than this one at which there is something to claim.
+SET @now = utc_timestamp(6);
 SELECT
+    CAST(@now AS datetime(6)) AS Now,
     (
         SELECT ClaimableAt
         FROM Jobs FORCE INDEX (Jobs_Due)
@@ -752,7 +744,7 @@ SELECT
     (
         SELECT r.DueAt
         FROM JobRuns AS r FORCE INDEX (JobRuns_Outbox)
-        STRAIGHT_JOIN Jobs AS j ON j.Id = r.JobId
+        STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.JobId
         WHERE
             r.Namespace = %(namespace)s AND r.DueAt > %(after)s
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
@@ -766,23 +758,26 @@ SELECT
     ) AS OutboxAt;
 
 -- name: read_rows_needing_repair
--- parameters: namespace text(100), after_id word(36), code_owner text(200), batch_size int
+-- parameters: namespace text(100), after_id word(36), code_owner text(200), page_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
---   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
---   LastRunTime instant, RetryAt instant, Fence bigint, Quarantine text, StartAt instant, DeleteRequested flag,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
 --   Now instant
 -- Zero rows: every row is in order.
 SET @now = utc_timestamp(6);
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    CAST(@now AS datetime(6)) AS Now
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, CAST(@now AS datetime(6)) AS Now
 FROM Jobs FORCE INDEX (Jobs_Attention)
 WHERE
     Namespace = %(namespace)s AND NeedsAttention = 1 AND LockedBy IS NULL AND Id > %(after_id)s
     AND (CodeOwner IS NULL OR DeleteRequested = 1 OR %(code_owner)s IN ('', CodeOwner))
 ORDER BY Id
-LIMIT %(batch_size)s;
+LIMIT %(page_size)s;
 
 -- name: repair_rows
 -- rows: job_id id, fence bigint, next_run_time instant, retry_at instant
@@ -799,7 +794,7 @@ FROM JSON_TABLE(
         retry_at datetime(6) PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.Fence = p.fence AND j.LockedBy IS NULL
 FOR UPDATE SKIP LOCKED;
 
@@ -809,7 +804,7 @@ UPDATE
             Id char(36) PATH '$[0]', NextRunTime datetime(6) PATH '$[1]', RetryAt datetime(6) PATH '$[2]'
         )
     ) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.NextRunTime = w.NextRunTime, j.RetryAt = w.RetryAt, j.Quarantine = NULL;
 
 SELECT w.Id FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w;
@@ -823,7 +818,7 @@ SET @rows = %(rows)s;
 SELECT json_arrayagg(json_array(j.Id, j.RunId, j.RetryRunId))
 INTO @won
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (job_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE
     j.DeleteRequested = 1 AND j.LockedBy IS NULL
     AND NOT EXISTS (
@@ -835,7 +830,7 @@ FOR UPDATE SKIP LOCKED;
 
 DELETE j
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id;
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id;
 
 SELECT w.Id, w.RunId, w.RetryRunId
 FROM JSON_TABLE(

@@ -98,12 +98,12 @@ SET @now = utc_timestamp(6), @rows = %(rows)s;
 SELECT json_arrayagg(json_array(j.Id, j.JobName))
 INTO @won
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (job_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.CodeOwner = %(former_owner)s
 FOR UPDATE;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.CodeOwner = %(code_owner)s, j.Version = j.Version + 1, j.UpdatedAt = CAST(@now AS datetime(6));
 
 SELECT w.JobName FROM JSON_TABLE(@won, '$[*]' COLUMNS (JobName varchar(200) PATH '$[1]')) AS w;
@@ -189,7 +189,7 @@ FROM JSON_TABLE(
         last_run_time datetime(6) PATH '$[10]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id;
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id;
 
 -- name: update_code_jobs
 -- parameters: code_release text(200), reason text(400)
@@ -218,7 +218,7 @@ FROM JSON_TABLE(
         fence bigint PATH '$[11]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.Version = p.version AND j.DeleteRequested = 0 AND (p.reschedule = 0 OR j.Fence = p.fence)
 FOR UPDATE;
 
@@ -238,7 +238,7 @@ UPDATE JSON_TABLE(
         fence bigint PATH '$[11]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 SET
     j.TaskName = p.task_name,
     j.Schedule = p.schedule,
@@ -278,12 +278,12 @@ FROM JSON_TABLE(
         version bigint PATH '$[1]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.Version = p.version AND j.Enabled = 1
 FOR UPDATE;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.Enabled = 0, j.DisabledReason = %(reason)s, j.Version = j.Version + 1, j.UpdatedAt = CAST(@now AS datetime(6));
 
 SELECT w.Id FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$')) AS w;
@@ -300,10 +300,19 @@ WHERE Namespace = %(namespace)s AND JobName IN (SELECT p.job_name FROM JSON_TABL
 -- name: read_jobs_of_tasks
 -- parameters: namespace text(100), page_size int
 -- rows: task_name text(200)
--- returns: JobName text(200), TaskName text
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
+--   Now instant
 -- A missing row: no enabled job has this task.
-SET @rows = %(rows)s;
-SELECT JobName, TaskName
+SET @now = utc_timestamp(6), @rows = %(rows)s;
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, CAST(@now AS datetime(6)) AS Now
 FROM Jobs
 WHERE Namespace = %(namespace)s AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (task_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p)
 ORDER BY JobName

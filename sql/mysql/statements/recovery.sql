@@ -21,7 +21,7 @@ LIMIT %(page_size)s;
 -- rows: job_id id
 SET @rows = %(rows)s;
 UPDATE JSON_TABLE(@rows, '$[*]' COLUMNS (job_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 SET j.Fence = %(floor)s + mod(j.Fence, %(step)s)
 WHERE j.Fence < %(floor)s;
 
@@ -41,6 +41,6 @@ LIMIT %(page_size)s;
 -- rows: run_id id
 SET @rows = %(rows)s;
 UPDATE JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 SET r.Fence = %(floor)s + mod(r.Fence, %(step)s)
 WHERE r.Fence < %(floor)s;

@@ -15,7 +15,7 @@ FROM JSON_TABLE(
         state mediumtext PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
 
 -- name: lock_claims
 -- rows: job_id id, run_id id
@@ -31,7 +31,7 @@ FROM JSON_TABLE(
         run_id char(36) PATH '$[1]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 FOR UPDATE SKIP LOCKED;
 
 SELECT r.RunId
@@ -41,14 +41,14 @@ FROM JSON_TABLE(
         run_id char(36) PATH '$[1]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
     p.run_id IN (SELECT f.RunId FROM JSON_TABLE(@free, '$[*]' COLUMNS (RunId char(36) PATH '$')) AS f)
     OR NOT EXISTS (SELECT 1 FROM Jobs AS k WHERE k.Id = p.job_id)
 FOR UPDATE SKIP LOCKED;
 
 -- name: release_jobs
--- parameters: only_unstarted flag, only_replaceable flag, only_ended flag, grace_seconds seconds
+-- parameters: only_unstarted flag, only_replaceable flag, only_ended flag
 -- rows: job_id id, run_id id, claim_id id, fence bigint, started_retry int, state word(20), retry_seconds seconds
 -- returns: Id id, Unforeseen int
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
@@ -74,10 +74,10 @@ FROM (
             retry_seconds double PATH '$[6]' ERROR ON ERROR
         )
     ) AS p
-    STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+    STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
     WHERE r.Exclusive = 0
 ) AS o
-STRAIGHT_JOIN JobRuns AS b ON b.RunId = o.run_id
+STRAIGHT_JOIN JobRuns AS b FORCE INDEX (PRIMARY) ON b.RunId = o.run_id
 FOR UPDATE;
 
 SELECT
@@ -108,9 +108,9 @@ FROM (
             retry_seconds double PATH '$[6]' ERROR ON ERROR
         )
     ) AS p
-    STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+    STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 ) AS r
-STRAIGHT_JOIN Jobs AS j ON j.Id = r.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.job_id
 WHERE
     j.RunId = r.run_id AND j.ClaimId = r.claim_id AND j.Fence = r.fence AND j.LockedBy IS NOT NULL
     AND (%(only_unstarted)s = 0 OR j.StartedRetry IS NULL)
@@ -120,7 +120,7 @@ WHERE
         %(only_ended)s = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (
-            j.LeaseEndsAt <= CAST(@now AS datetime(6)) - INTERVAL %(grace_seconds)s SECOND
+            j.LeaseEndsAt <= CAST(@now AS datetime(6))
             AND (j.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
         )
         -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
@@ -136,7 +136,7 @@ UPDATE
             MovesOn smallint PATH '$[6]'
         )
     ) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     -- Slots that came due until then came due while it ran.
     j.RanUntil = CASE WHEN w.RetrySeconds IS NULL AND j.StartedRetry IS NOT NULL THEN CAST(@now AS datetime(6)) ELSE j.RanUntil END,
@@ -171,10 +171,10 @@ SELECT
         ELSE 1
     END AS Unforeseen
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id;
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id;
 
 -- name: close_runs
--- parameters: only_unstarted flag, only_ended flag, grace_seconds seconds
+-- parameters: only_unstarted flag, only_ended flag
 -- rows: run_id id, claim_id id, fence bigint, started_retry int, released flag, state word(20), via word(20),
 --   reason text(400), retry_seconds seconds, failures int, lost_leases int, error text, traceback text
 -- returns: RunId id, Doomed int
@@ -211,7 +211,7 @@ FROM JSON_TABLE(
         traceback mediumtext PATH '$[12]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
     r.ClaimId = p.claim_id AND r.Fence = p.fence
     AND (p.started_retry IS NULL OR r.StartedRetry = p.started_retry)
@@ -229,7 +229,7 @@ WHERE
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
     AND (
         (%(only_unstarted)s = 0 AND %(only_ended)s = 0) OR r.Exclusive = 1 OR r.State = 'claimed'
-        OR (%(only_ended)s = 1 AND p.state IN ('retry', 'dlq') AND r.LeaseEndsAt <= CAST(@now AS datetime(6)) - INTERVAL %(grace_seconds)s SECOND)
+        OR (%(only_ended)s = 1 AND p.state IN ('retry', 'dlq') AND r.LeaseEndsAt <= CAST(@now AS datetime(6)))
     )
 FOR UPDATE;
 
@@ -242,7 +242,7 @@ UPDATE
             Traceback mediumtext PATH '$[9]'
         )
     ) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId
 SET
     r.State = w.State,
     r.PriorState = w.PriorState,
@@ -265,4 +265,4 @@ SELECT
         ELSE 0
     END AS Doomed
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$[0]')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId;

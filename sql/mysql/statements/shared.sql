@@ -13,9 +13,12 @@ SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
 -- parameters: namespace text(100)
--- returns: Counter bigint
--- Zero rows: nothing was ever changed through this package.
-SELECT Counter FROM Changes WHERE Namespace = %(namespace)s;
+-- returns: Now instant, Counter bigint
+-- Always one row: a counter of zero says that nothing was ever changed through this package.
+SET @now = utc_timestamp(6);
+SELECT
+    CAST(@now AS datetime(6)) AS Now,
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = %(namespace)s), 0) AS Counter;
 
 -- name: bump_changes
 -- parameters: namespace text(100)
@@ -101,7 +104,7 @@ LIMIT %(page_size)s;
 SET @rows = %(rows)s;
 SELECT p.run_id, e.RunId AS EarlierId, e.Attempt
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 STRAIGHT_JOIN JobRuns AS e
     ON e.ScheduledFor = r.ScheduledFor AND e.JobId = r.JobId AND e.Kind = r.Kind AND e.Attempt < r.Attempt
 WHERE e.ClaimedAt IS NOT NULL;
@@ -112,9 +115,9 @@ WHERE e.ClaimedAt IS NOT NULL;
 -- A missing row: its history is gone.
 SET @now = utc_timestamp(6), @rows = %(rows)s;
 UPDATE JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 SET r.ResultsEndedAt = CAST(@now AS datetime(6));
 
 SELECT r.RunId
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id;

@@ -22,7 +22,7 @@ FROM JSON_TABLE(
         fence bigint PATH '$[2]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 LEFT JOIN Jobs AS j ON j.Id = r.JobId
 WHERE
     r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.Namespace = %(namespace)s
@@ -42,7 +42,7 @@ UPDATE
             State varchar(20) PATH '$[3]', IsDeleted smallint PATH '$[4]'
         )
     ) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId
 SET
     r.State = CASE WHEN w.IsDeleted = 1 THEN 'cancelled' ELSE 'skipped' END,
     r.PriorState = w.State,
@@ -52,7 +52,7 @@ WHERE r.ClaimId = w.ClaimId AND r.Fence = w.Fence AND r.State = w.State;
 
 SELECT r.RunId
 FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$[0]')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId
 WHERE r.State IN ('cancelled', 'skipped');
 
 -- name: read_refused
@@ -76,7 +76,7 @@ FROM JSON_TABLE(
         fence bigint PATH '$[2]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE r.Namespace = %(namespace)s;
 
 -- name: postpone_starts
@@ -98,18 +98,18 @@ FROM (
             celery_retries integer PATH '$[3]' ERROR ON ERROR
         )
     ) AS p
-    STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+    STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
     WHERE
         r.Namespace = %(namespace)s AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State IN ('claimed', 'running')
 ) AS r
-STRAIGHT_JOIN Jobs AS j ON j.Id = r.JobId
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.JobId
 WHERE
     j.RunId = r.run_id AND j.ClaimId = r.claim_id AND j.Fence = r.fence AND j.LockedBy IS NOT NULL
     AND (j.StartedRetry IS NULL OR j.StartedRetry < r.celery_retries)
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', LeaseSeconds double PATH '$[2]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     -- What a worker holds was published, even where its beat has not said so yet.
     j.PublishedAt = coalesce(j.PublishedAt, CAST(@now AS datetime(6))),
@@ -134,12 +134,12 @@ FROM JSON_TABLE(
         lease_seconds double PATH '$[4]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', LeaseSeconds double PATH '$[2]')) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET j.LockedAt = CAST(@now AS datetime(6)), j.LeaseEndsAt = CAST(@now AS datetime(6)) + INTERVAL w.LeaseSeconds SECOND;
 
 SELECT w.RunId FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$[1]')) AS w;
@@ -158,7 +158,7 @@ FROM JSON_TABLE(
         fence bigint PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
 WHERE j.RunId = p.run_id AND j.ClaimId = p.claim_id AND j.Fence = p.fence AND j.LockedBy IS NOT NULL;
 
 -- name: extend_held
@@ -176,12 +176,12 @@ FROM JSON_TABLE(
         lease_seconds double PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$[0]', LeaseSeconds double PATH '$[1]')) AS w
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = w.RunId
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = w.RunId
 SET r.LeaseEndsAt = CAST(@now AS datetime(6)) + INTERVAL w.LeaseSeconds SECOND;
 
 SELECT w.RunId FROM JSON_TABLE(@won, '$[*]' COLUMNS (RunId char(36) PATH '$[0]')) AS w;
@@ -199,7 +199,7 @@ FROM JSON_TABLE(
         fence bigint PATH '$[2]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL;
 
 -- name: start_jobs
@@ -230,14 +230,14 @@ FROM (
             celery_retries integer PATH '$[4]' ERROR ON ERROR
         )
     ) AS p
-    STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+    STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
     WHERE
         r.ClaimId = p.claim_id AND r.Namespace = %(namespace)s AND r.Exclusive = 1
         -- A late start of a dispatched run raised the run's fence above that of its message.
         AND (r.Fence = p.fence OR (r.Fence > p.fence AND r.PriorState = 'dispatched'))
         AND (r.State IN ('claimed', 'running') OR (r.State = 'dispatched' AND r.Reason = 'never started'))
 ) AS r
-STRAIGHT_JOIN Jobs AS j ON j.Id = r.JobId
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = r.JobId
 WHERE
     (
         r.State IN ('claimed', 'running') AND j.RunId = r.run_id AND j.ClaimId = r.claim_id
@@ -264,7 +264,7 @@ UPDATE
             Retries integer PATH '$[3]', LeaseSeconds double PATH '$[4]', Fence bigint PATH '$[5]'
         )
     ) AS w
-STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id
 SET
     j.LockedBy = %(worker)s,
     j.LockedAt = CAST(@now AS datetime(6)),
@@ -304,7 +304,7 @@ FROM JSON_TABLE(
         published datetime(6) PATH '$[6]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
     p.job_fence IS NULL AND r.ClaimId = p.claim_id AND r.Namespace = %(namespace)s AND r.Fence = p.fence
     AND (
@@ -329,7 +329,7 @@ INTO @there
 FROM JSON_TABLE(
     @free, '$[*]' COLUMNS (RunId char(36) PATH '$[0]', JobId char(36) PATH '$[1]', State varchar(20) PATH '$[2]')
 ) AS f
-STRAIGHT_JOIN Jobs AS j ON j.Id = f.JobId
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = f.JobId
 WHERE f.State = 'running' OR j.DeleteRequested = 0
 LOCK IN SHARE MODE;
 
@@ -344,7 +344,7 @@ UPDATE JSON_TABLE(
         published datetime(6) PATH '$[6]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 SET
     r.PriorState = CASE WHEN r.State = 'running' THEN r.PriorState ELSE r.State END,
     r.State = 'running',
@@ -376,7 +376,7 @@ FROM JSON_TABLE(
         published datetime(6) PATH '$[6]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
     r.ClaimId = p.claim_id AND r.Namespace = %(namespace)s
     AND (p.job_fence IS NOT NULL OR json_contains(@there, json_quote(p.run_id)));

@@ -236,17 +236,6 @@ FROM p
 WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND JobRuns.ClaimId = p.claim_id
 RETURNING JobRuns.RunId;
 
--- name: read_check_ins
--- rows: $1 run_id id
--- returns: RunId id, CheckIn text
--- A missing row: no monitor has opened a check-in.
-WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
-
-SELECT r.RunId, r.CheckIn
-FROM p
-INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-WHERE r.CheckIn IS NOT NULL;
-
 -- name: leave_attempts
 -- rows: $1 run_id id, $2 again int
 -- Attempts that another one follows; `again` = 1 sends an extra slot back to the outbox, 2 ends a slot whose retry makes
@@ -400,7 +389,7 @@ WHERE
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
 
 -- name: read_ended
--- parameters: $1 namespace text(100), $2 grace_seconds seconds, $3 batch_size int
+-- parameters: $1 namespace text(100), $2 batch_size int
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
@@ -416,12 +405,12 @@ FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
     j.Namespace = $1 AND j.LockedBy IS NOT NULL AND j.Leased = 1
-    AND j.LeaseEndsAt <= statement_timestamp() - $2 * interval '1 second'
-LIMIT $3
+    AND j.LeaseEndsAt <= statement_timestamp()
+LIMIT $2
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: read_ended_held
--- parameters: $1 namespace text(100), $2 grace_seconds seconds, $3 batch_size int
+-- parameters: $1 namespace text(100), $2 batch_size int
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
@@ -435,8 +424,8 @@ SELECT
 FROM JobRuns AS r
 WHERE
     r.Namespace = $1 AND r.HeldBy IS NOT NULL
-    AND r.LeaseEndsAt <= statement_timestamp() - $2 * interval '1 second'
-LIMIT $3
+    AND r.LeaseEndsAt <= statement_timestamp()
+LIMIT $2
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: postpone_start_deadline
@@ -597,9 +586,10 @@ FROM (
 -- name: read_later
 -- parameters: $1 namespace text(100), $2 after instant, $3 code_keys list, $4 code_owner text(200),
 --   $5 other_entries list
--- returns: DueAt instant, OutboxAt instant
+-- returns: Now instant, DueAt instant, OutboxAt instant
 -- Always one row: the earliest instants later than this one at which there is something to claim.
 SELECT
+    statement_timestamp() AS Now,
     (
         SELECT coalesce(RetryAt, NextRunTime)
         FROM Jobs
@@ -631,16 +621,19 @@ SELECT
     ) AS OutboxAt;
 
 -- name: read_rows_needing_repair
--- parameters: $1 namespace text(100), $2 after_id word(36), $3 code_owner text(200), $4 batch_size int
+-- parameters: $1 namespace text(100), $2 after_id word(36), $3 code_owner text(200), $4 page_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
---   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
---   LastRunTime instant, RetryAt instant, Fence bigint, Quarantine text, StartAt instant, DeleteRequested flag,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
 --   Now instant
 -- Zero rows: every row is in order.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    statement_timestamp() AS Now
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, statement_timestamp() AS Now
 FROM Jobs
 WHERE
     Namespace = $1 AND LockedBy IS NULL AND Id > CAST($2 AS uuid)

@@ -12,8 +12,7 @@ FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
 
 -- name: finish_at_once
--- parameters: $14 only_unstarted flag, $15 only_replaceable flag, $16 only_ended flag, $17 grace_seconds seconds,
---   $18 namespace text(100)
+-- parameters: $14 only_unstarted flag, $15 only_replaceable flag, $16 only_ended flag, $17 namespace text(100)
 -- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint, $5 started_retry int, $6 state word(20),
 --   $7 via word(20), $8 reason text(400), $9 retry_seconds seconds, $10 failures int, $11 lost_leases int,
 --   $12 error text, $13 traceback text
@@ -105,7 +104,7 @@ released AS (
             $16 = 0
             -- Who found the lease ended before the run began cannot know that it began and ended again.
             OR (
-                Jobs.LeaseEndsAt <= statement_timestamp() - $17 * interval '1 second'
+                Jobs.LeaseEndsAt <= statement_timestamp()
                 AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
             )
             -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
@@ -175,7 +174,7 @@ closed AS (
         -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
         AND (
             ($14 = 0 AND $16 = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
-            OR ($16 = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= statement_timestamp() - $17 * interval '1 second')
+            OR ($16 = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= statement_timestamp())
         )
     RETURNING
         JobRuns.RunId,
@@ -190,7 +189,7 @@ closed AS (
 
 bumped AS (
     INSERT INTO Changes (Namespace, Counter)
-    SELECT $18, 1
+    SELECT $17, 1
     WHERE EXISTS (SELECT 1 FROM released WHERE Unforeseen = 1) OR EXISTS (SELECT 1 FROM closed WHERE Doomed = 1)
     ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1
 )
@@ -198,8 +197,7 @@ bumped AS (
 SELECT RunId FROM closed;
 
 -- name: release_at_once
--- parameters: $14 only_unstarted flag, $15 only_replaceable flag, $16 only_ended flag, $17 grace_seconds seconds,
---   $18 namespace text(100)
+-- parameters: $14 only_unstarted flag, $15 only_replaceable flag, $16 only_ended flag, $17 namespace text(100)
 -- rows: $1 job_id id, $2 run_id id, $3 claim_id id, $4 fence bigint, $5 started_retry int, $6 state word(20),
 --   $7 via word(20), $8 reason text(400), $9 retry_seconds seconds, $10 failures int, $11 lost_leases int,
 --   $12 error text, $13 traceback text
@@ -304,7 +302,7 @@ released AS (
             $16 = 0
             -- Who found the lease ended before the run began cannot know that it began and ended again.
             OR (
-                Jobs.LeaseEndsAt <= statement_timestamp() - $17 * interval '1 second'
+                Jobs.LeaseEndsAt <= statement_timestamp()
                 AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
             )
             -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
@@ -374,7 +372,7 @@ closed AS (
         -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
         AND (
             ($14 = 0 AND $16 = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
-            OR ($16 = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= statement_timestamp() - $17 * interval '1 second')
+            OR ($16 = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= statement_timestamp())
         )
     RETURNING
         JobRuns.RunId,
@@ -389,7 +387,7 @@ closed AS (
 
 bumped AS (
     INSERT INTO Changes (Namespace, Counter)
-    SELECT $18, 1
+    SELECT $17, 1
     WHERE EXISTS (SELECT 1 FROM released WHERE Unforeseen = 1) OR EXISTS (SELECT 1 FROM closed WHERE Doomed = 1)
     ON CONFLICT (Namespace) DO UPDATE SET Counter = Changes.Counter + 1
 )

@@ -12,9 +12,11 @@ SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
 -- parameters: $1 namespace text(100)
--- returns: Counter bigint
--- Zero rows: nothing was ever changed through this package.
-SELECT Counter FROM Changes WHERE Namespace = $1;
+-- returns: Now instant, Counter bigint
+-- Always one row: a counter of zero says that nothing was ever changed through this package.
+SELECT
+    statement_timestamp() AS Now,
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = $1), 0) AS Counter;
 
 -- name: bump_changes
 -- parameters: $1 namespace text(100)

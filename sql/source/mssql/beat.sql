@@ -273,7 +273,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended
 -- Zero rows: no lease has ended. A row that is locked is being changed at this moment and is left for the next look.
-DECLARE @cutoff datetime2(6) = before(:now, :grace_seconds);
+DECLARE @cutoff datetime2(6) = :now;
 
 SELECT TOP (:batch_size)
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
@@ -287,7 +287,7 @@ WHERE j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_ended_held
-DECLARE @cutoff datetime2(6) = before(:now, :grace_seconds);
+DECLARE @cutoff datetime2(6) = :now;
 
 SELECT TOP (:batch_size)
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
@@ -522,14 +522,15 @@ WHERE
 ORDER BY r.DueAt
 OPTION (LOOP JOIN, FORCE ORDER);
 
-SELECT @due_at AS DueAt, @outbox_at AS OutboxAt;
+SELECT :now AS Now, @due_at AS DueAt, @outbox_at AS OutboxAt;
 
 -- name: read_rows_needing_repair
 -- Zero rows: every row is in order. By the text of the id, as the caller compares it.
-SELECT TOP (:batch_size)
+SELECT TOP (:page_size)
     j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
-    j.LockTimeoutMinutes, j.CodeKey, j.NextRunTime, j.LastRunTime, j.RetryAt, j.Fence, j.Quarantine, j.StartAt,
-    j.DeleteRequested, :now AS Now
+    j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
+    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, j.CodeOwner,
+    j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, :now AS Now
 FROM (
     SELECT q.Id
     FROM Jobs AS q WITH (INDEX (Jobs_Quarantined), READPAST, READCOMMITTEDLOCK)

@@ -132,7 +132,11 @@ WHERE
 OPTION (LOOP JOIN);
 
 -- name: read_jobs_of_tasks
-SELECT TOP (:page_size) j.JobName, j.TaskName
+SELECT TOP (:page_size)
+    j.Id, j.JobName, j.TaskName, j.Schedule, j.IntervalMinutes, j.TimeZone, j.Args, j.Kwargs, j.Options, j.Policies,
+    j.LockTimeoutMinutes, j.Enabled, j.DisabledReason, j.StartAt, j.NextRunTime, j.LastRunTime, j.RetryAt, j.LockedBy,
+    j.LockedAt, j.LeaseEndsAt, j.Fence, j.RunId, j.Quarantine, j.CodeKey, j.DeleteRequested, j.Version, j.CodeOwner,
+    j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, :now AS Now
 FROM Jobs AS j
 WHERE
     j.Namespace = :namespace AND j.Enabled = 1

@@ -19,7 +19,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT RunId FROM @free;
 
 -- part: ending_tables
-DECLARE @cutoff datetime2(6) = before(:now, :grace_seconds);
+DECLARE @cutoff datetime2(6) = :now;
 DECLARE @ending TABLE (
     JobId uniqueidentifier NOT NULL,
     RunId uniqueidentifier NOT NULL,
@@ -229,7 +229,7 @@ OPTION (LOOP JOIN);
 -- returns: RunId, Doomed
 -- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
 -- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
-DECLARE @cutoff datetime2(6) = before(:now, :grace_seconds);
+DECLARE @cutoff datetime2(6) = :now;
 -- include: closed_table
 
 -- include: close_runs

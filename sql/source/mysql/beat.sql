@@ -228,7 +228,7 @@ FROM Jobs AS j FORCE INDEX (Jobs_Leased)
 STRAIGHT_JOIN JobRuns AS r ON r.RunId = j.RunId
 WHERE
     j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
-    AND j.LeaseEndsAt <= before(:now, :grace_seconds)
+    AND j.LeaseEndsAt <= :now
 LIMIT :batch_size
 FOR UPDATE SKIP LOCKED;
 
@@ -376,6 +376,7 @@ FROM (
 
 -- name: read_later
 SELECT
+    :now AS Now,
     (
         SELECT ClaimableAt
         FROM Jobs FORCE INDEX (Jobs_Due)
@@ -408,15 +409,16 @@ SELECT
 -- name: read_rows_needing_repair
 -- Zero rows: every row is in order.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    :now AS Now
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs FORCE INDEX (Jobs_Attention)
 WHERE
     Namespace = :namespace AND NeedsAttention = 1 AND LockedBy IS NULL AND Id > :after_id
     AND (CodeOwner IS NULL OR DeleteRequested = 1 OR :code_owner IN ('', CodeOwner))
 ORDER BY Id
-LIMIT :batch_size;
+LIMIT :page_size;
 
 -- name: repair_rows
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.

@@ -70,7 +70,7 @@ WHERE
         :only_ended = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (
-            j.LeaseEndsAt <= before(:now, :grace_seconds)
+            j.LeaseEndsAt <= :now
             AND (j.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
         )
         -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
@@ -161,7 +161,7 @@ WHERE
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
     AND (
         (:only_unstarted = 0 AND :only_ended = 0) OR r.Exclusive = 1 OR r.State = 'claimed'
-        OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND r.LeaseEndsAt <= before(:now, :grace_seconds))
+        OR (:only_ended = 1 AND p.state IN ('retry', 'dlq') AND r.LeaseEndsAt <= :now)
     )
 FOR UPDATE;
 

@@ -168,7 +168,7 @@ FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = key(j.RunId)
 WHERE
     j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.Leased = 1
-    AND j.LeaseEndsAt <= before(:now, :grace_seconds)
+    AND j.LeaseEndsAt <= :now
 LIMIT :batch_size
 FOR NO KEY UPDATE SKIP LOCKED;
 
@@ -303,6 +303,7 @@ FROM (
 
 -- name: read_later
 SELECT
+    :now AS Now,
     (
         SELECT coalesce(RetryAt, NextRunTime)
         FROM Jobs
@@ -336,9 +337,10 @@ SELECT
 -- name: read_rows_needing_repair
 -- Zero rows: every row is in order.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    :now AS Now
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, :now AS Now
 FROM Jobs
 WHERE
     Namespace = :namespace AND LockedBy IS NULL AND Id > uuid(:after_id)
@@ -349,7 +351,7 @@ WHERE
         OR (Enabled = 1 AND NextRunTime IS NULL AND RetryAt IS NULL)
     )
 ORDER BY Id
-LIMIT :batch_size;
+LIMIT :page_size;
 
 -- name: repair_rows
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.

@@ -218,17 +218,6 @@ FROM p
 WHERE JobRuns.RunId = p.run_id AND JobRuns.ClaimId = p.claim_id
 RETURNING JobRuns.RunId;
 
--- name: read_check_ins
--- rows: run_id id
--- returns: RunId id, CheckIn text
--- A missing row: no monitor has opened a check-in.
-WITH p (run_id) AS (:rows)
-
-SELECT r.RunId, r.CheckIn
-FROM p
-CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
-WHERE r.CheckIn IS NOT NULL;
-
 -- name: leave_attempts
 -- parameters: ?1 now instant
 -- rows: run_id id, again int
@@ -348,7 +337,7 @@ WHERE
     AND j.LockedBy IS NOT NULL AND j.StartedRetry IS NULL AND j.PublishedAt IS NULL;
 
 -- name: read_ended
--- parameters: ?1 now instant, ?2 namespace text(100), ?3 grace_seconds seconds, ?4 batch_size int
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 batch_size int
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
@@ -364,11 +353,11 @@ FROM Jobs AS j INDEXED BY Jobs_Leased
 CROSS JOIN JobRuns AS r ON r.RunId = j.RunId
 WHERE
     j.Namespace = ?2 AND j.LockedBy IS NOT NULL
-    AND j.LeaseEndsAt <= after(?1, -?3)
-LIMIT ?4;
+    AND j.LeaseEndsAt <= ?1
+LIMIT ?3;
 
 -- name: read_ended_held
--- parameters: ?1 now instant, ?2 namespace text(100), ?3 grace_seconds seconds, ?4 batch_size int
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 batch_size int
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
@@ -382,8 +371,8 @@ SELECT
 FROM JobRuns AS r INDEXED BY JobRuns_Held
 WHERE
     r.Namespace = ?2 AND r.HeldBy IS NOT NULL
-    AND r.LeaseEndsAt <= after(?1, -?3)
-LIMIT ?4;
+    AND r.LeaseEndsAt <= ?1
+LIMIT ?3;
 
 -- name: postpone_start_deadline
 -- parameters: ?1 beat text(200), ?2 now instant
@@ -523,23 +512,24 @@ FROM (
 ) AS leased;
 
 -- name: read_later
--- parameters: ?1 namespace text(100), ?2 after instant, ?3 code_keys list, ?4 code_owner text(200),
---   ?5 other_entries list
--- returns: DueAt instant, OutboxAt instant
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 after instant, ?4 code_keys list, ?5 code_owner text(200),
+--   ?6 other_entries list
+-- returns: Now instant, DueAt instant, OutboxAt instant
 -- Always one row: the earliest instants later than this one at which there is something to claim.
 SELECT
+    ?1 AS Now,
     (
         SELECT min(coalesce(RetryAt, NextRunTime))
         FROM Jobs
         WHERE
-            Namespace = ?1 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
-            AND coalesce(RetryAt, NextRunTime) > ?2
-            AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(?3)))
+            Namespace = ?2 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL
+            AND coalesce(RetryAt, NextRunTime) > ?3
+            AND (CodeKey IS NULL OR CodeKey IN (SELECT value FROM json_each(?4)))
             AND (
                 CodeOwner IS NULL
                 OR (
-                    ?4 IN ('', CodeOwner)
-                    AND JobName NOT IN (SELECT value FROM json_each(?5))
+                    ?5 IN ('', CodeOwner)
+                    AND JobName NOT IN (SELECT value FROM json_each(?6))
                 )
             )
     ) AS DueAt,
@@ -548,14 +538,14 @@ SELECT
         FROM JobRuns AS r
         CROSS JOIN Jobs AS j ON j.Id = r.JobId
         WHERE
-            r.Namespace = ?1 AND r.DueAt > ?2
+            r.Namespace = ?2 AND r.DueAt > ?3
             AND (j.Enabled = 1 OR j.DisabledReason = 'finished') AND j.LockedBy IS NULL AND j.Quarantine IS NULL
-            AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(?3)))
+            AND (j.CodeKey IS NULL OR j.CodeKey IN (SELECT value FROM json_each(?4)))
             AND (
                 j.CodeOwner IS NULL
                 OR (
-                    ?4 IN ('', j.CodeOwner)
-                    AND j.JobName NOT IN (SELECT value FROM json_each(?5))
+                    ?5 IN ('', j.CodeOwner)
+                    AND j.JobName NOT IN (SELECT value FROM json_each(?6))
                 )
             )
         ORDER BY r.DueAt
@@ -563,17 +553,20 @@ SELECT
     ) AS OutboxAt;
 
 -- name: read_rows_needing_repair
--- parameters: ?1 now instant, ?2 after_id word(36), ?3 code_owner text(200), ?4 namespace text(100), ?5 batch_size int
+-- parameters: ?1 now instant, ?2 after_id word(36), ?3 code_owner text(200), ?4 namespace text(100), ?5 page_size int
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
---   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, CodeKey text, NextRunTime instant,
---   LastRunTime instant, RetryAt instant, Fence bigint, Quarantine text, StartAt instant, DeleteRequested flag,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
 --   Now instant
 -- Zero rows: every row is in order. A month from 13 to 19 has the form of an instant, which is all that the index of
 -- these rows knows: it is found by its place among what is due, beyond all instants of its year.
 SELECT
-    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
-    LockTimeoutMinutes, CodeKey, NextRunTime, LastRunTime, RetryAt, Fence, Quarantine, StartAt, DeleteRequested,
-    ?1 AS Now
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, ?1 AS Now
 FROM Jobs
 WHERE
     Id > ?2 AND (CodeOwner IS NULL OR DeleteRequested = 1 OR ?3 IN ('', CodeOwner))

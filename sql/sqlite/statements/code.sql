@@ -216,14 +216,23 @@ FROM Jobs
 WHERE Namespace = ?1 AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: read_jobs_of_tasks
--- parameters: ?1 namespace text(100), ?2 page_size int
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 page_size int
 -- rows: task_name text(200)
--- returns: JobName text(200), TaskName text
+-- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
+--   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
+--   StartAt instant, NextRunTime instant, LastRunTime instant, RetryAt instant, LockedBy text, LockedAt instant,
+--   LeaseEndsAt instant, Fence bigint, RunId id, Quarantine text, CodeKey text, DeleteRequested flag,
+--   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
+--   Now instant
 -- A missing row: no enabled job has this task.
 WITH p (task_name) AS (:rows)
 
-SELECT JobName, TaskName
+SELECT
+    Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies, LockTimeoutMinutes,
+    Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence,
+    RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
+    Republishes, ?1 AS Now
 FROM Jobs
-WHERE Namespace = ?1 AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
+WHERE Namespace = ?2 AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
 ORDER BY JobName
-LIMIT ?2;
+LIMIT ?3;

@@ -23,8 +23,7 @@ FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id;
 
 -- name: release_jobs
--- parameters: ?1 now instant, ?2 only_unstarted flag, ?3 only_replaceable flag, ?4 only_ended flag,
---   ?5 grace_seconds seconds
+-- parameters: ?1 now instant, ?2 only_unstarted flag, ?3 only_replaceable flag, ?4 only_ended flag
 -- rows: job_id id, run_id id, claim_id id, fence bigint, started_retry int, state word(20), retry_seconds seconds
 -- returns: Id id, Unforeseen int
 -- A missing row: the claim was taken over, or (only_unstarted) a worker has started it meanwhile,
@@ -101,7 +100,7 @@ WHERE
         ?4 = 0
         -- Who found the lease ended before the run began cannot know that it began and ended again.
         OR (
-            Jobs.LeaseEndsAt <= after(?1, -?5)
+            Jobs.LeaseEndsAt <= ?1
             AND (Jobs.StartedRetry IS NULL OR r.state IN ('retry', 'dlq'))
         )
         -- An overlapping run that began was dispatched: where it is lost before its beat said so, its job is free.
@@ -118,7 +117,7 @@ RETURNING
     END AS Unforeseen;
 
 -- name: close_runs
--- parameters: ?1 now instant, ?2 only_unstarted flag, ?3 only_ended flag, ?4 grace_seconds seconds
+-- parameters: ?1 now instant, ?2 only_unstarted flag, ?3 only_ended flag
 -- rows: run_id id, claim_id id, fence bigint, started_retry int, released flag, state word(20), via word(20),
 --   reason text(400), retry_seconds seconds, failures int, lost_leases int, error text, traceback text
 -- returns: RunId id, Doomed int
@@ -170,7 +169,7 @@ WHERE
     -- A beat ends an overlapping run that has begun only where that run's own lease has ended.
     AND (
         (?2 = 0 AND ?3 = 0) OR JobRuns.Exclusive = 1 OR JobRuns.State = 'claimed'
-        OR (?3 = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= after(?1, -?4))
+        OR (?3 = 1 AND p.state IN ('retry', 'dlq') AND JobRuns.LeaseEndsAt <= ?1)
     )
 RETURNING
     RunId,

@@ -12,10 +12,12 @@ SELECT ?1 AS Now;
 SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
--- parameters: ?1 namespace text(100)
--- returns: Counter bigint
--- Zero rows: nothing was ever changed through this package.
-SELECT Counter FROM Changes WHERE Namespace = ?1;
+-- parameters: ?1 now instant, ?2 namespace text(100)
+-- returns: Now instant, Counter bigint
+-- Always one row: a counter of zero says that nothing was ever changed through this package.
+SELECT
+    ?1 AS Now,
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = ?2), 0) AS Counter;
 
 -- name: bump_changes
 -- parameters: ?1 namespace text(100)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.errors import DriverMissing, StoreError
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.mssql_driver import (
     SQL_BIT,
     SQL_GUID,
@@ -23,6 +24,7 @@ from celery_sqlbeat.store.sql.dialects.mssql_driver import (
     load_pyodbc,
 )
 from celery_sqlbeat.store.sql.dialects.mssql_faults import fault_of, is_no_driver, is_refused_login
+from celery_sqlbeat.store.sql.dialects.mssql_probe import PortRefused, Probe, no_probe, probe
 from celery_sqlbeat.store.sql.dialects.mssql_text import (
     CLOCK,
     rows_as_json,
@@ -31,7 +33,6 @@ from celery_sqlbeat.store.sql.dialects.mssql_text import (
     split_batches,
 )
 from celery_sqlbeat.store.sql.dialects.mssql_tokens import Token, Tokens, TokenUnavailable, identity_of, tokens_for
-from celery_sqlbeat.store.sql.faults import Fault
 from celery_sqlbeat.store.sql.session import Block, Call, Row, Rows, load_with_clock
 
 _NO_USER = "(with a new access token: is this identity a user of the database? grants.sql shows how it becomes one)"
@@ -128,7 +129,8 @@ class Mssql:
 
     Where the address brings no login, a token does; no connection outlives its token.
 
-    A test may give another expression for the server's clock, something like pyodbc, or tokens.
+    A test may give another expression for the server's clock, something like pyodbc, tokens, or a
+    probe of the port; something like pyodbc has no port.
     """
 
     name = "mssql"
@@ -145,8 +147,10 @@ class Mssql:
         clock: str = CLOCK,
         pyodbc: Any = None,
         tokens: Tokens | None = None,
+        port_probe: Probe | None = None,
     ) -> None:
         self._url = url
+        self._probe = port_probe or (probe if pyodbc is None else no_probe)
         self._timeout = statement_timeout
         self._blocks = load_with_clock(self.name, CLOCK, clock)
         self._pyodbc = pyodbc or load_pyodbc()
@@ -156,12 +160,13 @@ class Mssql:
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
         """What the driver raises; every other error is passed on as it is."""
-        return (self._pyodbc.Error, TokenUnavailable)
+        return (self._pyodbc.Error, TokenUnavailable, PortRefused)
 
     def connect(self) -> MssqlSession:
         """Open a session, or raise the driver's error."""
         seconds = max(1, math.ceil(self._timeout))  # ODBC counts in whole seconds
         lock_ms = max(1, round(self._timeout * 500))
+        self._probe(self._url, self._timeout)
         token = None if self._tokens is None else self._tokens.current(self._timeout)
         connection = self._log_in(seconds, token)
         try:
@@ -205,7 +210,7 @@ class Mssql:
 
     def classify(self, error: BaseException) -> Fault:
         """Classify by the native number in the text, then by SQLSTATE; never by the class."""
-        if isinstance(error, TokenUnavailable):
+        if isinstance(error, (TokenUnavailable, PortRefused)):
             return Fault.LOST
         if not isinstance(error, self._pyodbc.Error):
             return Fault.FATAL

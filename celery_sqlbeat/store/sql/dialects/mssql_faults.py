@@ -2,7 +2,8 @@
 
 import re
 
-from celery_sqlbeat.store.sql.faults import Fault, by_state
+from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.sql.faults import by_state
 
 # Sources: Microsoft Learn, "Database engine events and errors", "Troubleshoot transient connection
 # errors in Azure SQL", "Resource management in Azure SQL Database", "Serverless compute tier"

@@ -14,10 +14,10 @@ from pymysql.constants import CLIENT, FIELD_TYPE
 
 from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.store.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.sql.dialects.mysql_faults import fault_of, told
 from celery_sqlbeat.store.sql.dialects.mysql_text import CLOCK, has_several, packet
 from celery_sqlbeat.store.sql.dialects.sqlite_values import instant_of
-from celery_sqlbeat.store.sql.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.sql.session import Block, Call, Row, Rows, load_with_clock
 
 Connection: TypeAlias = "pymysql.Connection[Any]"

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import pymysql
 
-from celery_sqlbeat.store.sql.faults import Fault, by_state
+from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.sql.faults import by_state
 
 # https://dev.mysql.com/doc/mysql-errors/8.0/en/server-error-reference.html and
 # https://mariadb.com/kb/en/mariadb-error-code-reference/

@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.types.string import TextLoader
 
 from celery_sqlbeat.config.database_url import DatabaseUrl
+from celery_sqlbeat.store.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.sql.dialects.postgresql_connection import (
     GREETING,
     Patient,
@@ -28,7 +29,6 @@ from celery_sqlbeat.store.sql.dialects.postgresql_text import (
     to_utc,
     values_of,
 )
-from celery_sqlbeat.store.sql.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.sql.session import Block, Call, Row, Rows, load_with_clock
 
 TRANSACTIONS, SESSIONS = "transactions", "sessions"

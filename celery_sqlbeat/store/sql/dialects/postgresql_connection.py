@@ -10,7 +10,8 @@ import psycopg
 from psycopg import sql
 
 from celery_sqlbeat import environment
-from celery_sqlbeat.store.sql.faults import Fault, by_state
+from celery_sqlbeat.store.faults import Fault
+from celery_sqlbeat.store.sql.faults import by_state
 from celery_sqlbeat.store.sql.session import Row
 
 GREETING = b"""

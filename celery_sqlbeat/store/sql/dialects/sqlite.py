@@ -12,8 +12,8 @@ from typing import Any
 from celery_sqlbeat import environment
 from celery_sqlbeat.config.database_url import DatabaseUrl
 from celery_sqlbeat.errors import DatabaseUnavailable, SchemaError, StoreError
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.sqlite_values import after, decoded, flat, scalar, statements, text_of, with_rows
-from celery_sqlbeat.store.sql.faults import Fault
 from celery_sqlbeat.store.sql.session import Block, Call, Clock, Row, Rows, load
 
 OLDEST = (3, 35, 0)  # the first version with RETURNING
@@ -56,6 +56,7 @@ _TEXTS = {
     "near ": Fault.FATAL,  # syntax
     "incomplete input": Fault.FATAL,
 }
+_LOCKED = "database is locked"  # SQLite's fixed text
 _UNREADABLE = "Could not decode to UTF-8"  # the driver's own text; it has no code
 
 
@@ -71,7 +72,11 @@ def host_clock() -> datetime:
 class SqliteSession:
     """One connection to the file."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, blocks: Mapping[str, Block]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, clock: Clock, blocks: Mapping[str, Block], lock_seconds: float = 5.0
+    ) -> None:
+        """`lock_seconds`: how long to wait for the write lock."""
+        self._lock_seconds = lock_seconds
         self._connection = connection
         self._clock = clock
         self._blocks = blocks
@@ -79,8 +84,20 @@ class SqliteSession:
 
     def begin(self) -> None:
         """Take the write lock, then read the clock: no wait lies between an instant and its use."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        until = environment.monotonic() + self._lock_seconds
+        while not self._takes_lock(until):
+            pass  # SQLite has waited a millisecond
         self._now = text_of(self._clock())
+
+    def _takes_lock(self, until: float) -> bool:
+        """Try to take the write lock; raises at the end of the wait for it."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if str(error) != _LOCKED or environment.monotonic() >= until:
+                raise
+            return False
+        return True
 
     def commit(self) -> None:
         """Commit it. An error here may mean that it did commit."""
@@ -167,10 +184,13 @@ class Sqlite:
             # The rows of a batch are joined in memory, not in a temporary file.
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            # Left alone, SQLite sleeps up to 100 ms between two tries: among many writers the file
+            # is idle meanwhile, and who has waited long hardly gets it.
+            connection.execute("PRAGMA busy_timeout = 1")
         except BaseException:
             connection.close()
             raise
-        return SqliteSession(connection, self._clock, load("sqlite"))
+        return SqliteSession(connection, self._clock, load("sqlite"), self._timeout)
 
     def make_file(self) -> None:
         """Make the file where there is none: only for the migrations that fill it."""

@@ -5,20 +5,35 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from celery_sqlbeat import environment
-from celery_sqlbeat.store.sql.session import Session
+
+
+class Closeable(Protocol):
+    """A session with a server."""
+
+    def close(self) -> None:
+        """Close its connection; never raises."""
+
+
+S = TypeVar("S", bound=Closeable)
 
 _MOST_IDLE = 4  # sessions kept open; beat and worker need one, an administrator's program a few
 _LONGEST_DRAIN = 1.0  # seconds that a fork waits for the sessions that are lent
 
 # Sessions of a parent process. A child must neither use nor close them, and to be collected would
 # close them.
-_INHERITED: list[Session] = []
+_INHERITED: list[Closeable] = []
+_OF_THREAD = environment.original("_thread", "_local")()  # of a native one, not of a green one
 
 
-class SessionPool:
+def _this_thread() -> object:
+    """Return what stands for the calling native thread; its id may be that of an ended one."""
+    return vars(_OF_THREAD).setdefault("thread", object())
+
+
+class SessionPool(Generic[S]):
     """Keeps idle sessions for the next borrower.
 
     Where sessions do not survive a fork, all are closed before it. SQLite notes a process's locks
@@ -28,18 +43,21 @@ class SessionPool:
 
     def __init__(
         self,
-        connect: Callable[[], Session],
+        connect: Callable[[], S],
         survive_fork: bool = True,
-        is_spent: Callable[[Any], bool] = lambda _: False,
+        is_spent: Callable[[S], bool] = lambda _: False,
     ) -> None:
         self._connect = connect
         self._is_spent = is_spent
-        self._idle: list[Session] = []
+        self._thread: Callable[[], object] = _this_thread if environment.is_patched() else lambda: None
+        # With the native thread that each may be lent to. Under gevent or eventlet a socket belongs
+        # to the event loop of the thread that made it, and fails in any other.
+        self._idle: list[tuple[object, S]] = []
         self._forget()
         if not survive_fork:
             _FORK_SHY.add(self)
 
-    def acquire(self) -> Session:
+    def acquire(self) -> S:
         """Acquire an idle session, or a new one."""
         session = self._idle_session()
         if session is not None:
@@ -52,29 +70,40 @@ class SessionPool:
             self._returned()
             raise
 
-    def _idle_session(self) -> Session | None:
+    def _idle_session(self) -> S | None:
         if os.getpid() != self._pid:
             self._forget()
         while True:
             with self._lock:
-                if not self._idle:
+                session = self._newest_of_this_thread()
+                if session is None:
                     return None
-                session = self._idle.pop()
                 if not self._is_spent(session):
                     self._lent += 1
                     return session
             session.close()
 
-    def release(self, session: Session) -> None:
-        """Take back a session that is in order."""
-        with self._lock:
-            if os.getpid() == self._pid and len(self._idle) < _MOST_IDLE:
-                self._idle.append(session)
-                self._lent -= 1
-                return
-        self.discard(session)
+    def _newest_of_this_thread(self) -> S | None:
+        here = self._thread()
+        at = next((at for at in reversed(range(len(self._idle))) if self._idle[at][0] == here), None)
+        return None if at is None else self._idle.pop(at)[1]
 
-    def discard(self, session: Session) -> None:
+    def release(self, session: S) -> None:
+        """Take back a session that is in order."""
+        if os.getpid() != self._pid:
+            self.discard(session)
+            return
+        surplus: S | None = None
+        with self._lock:
+            here = self._thread()
+            self._idle.append((here, session))
+            self._lent -= 1
+            if len(self._idle) > _MOST_IDLE:  # rather one of another thread, which may have ended
+                surplus = self._idle.pop(next((at for at, (own, _) in enumerate(self._idle) if own != here), -1))[1]
+        if surplus is not None:
+            surplus.close()
+
+    def discard(self, session: S) -> None:
         """Close a session that is not in order, or not needed any more."""
         session.close()
         self._returned()
@@ -85,7 +114,7 @@ class SessionPool:
             return
         with self._lock:
             idle, self._idle = self._idle, []
-        for session in idle:
+        for _, session in idle:
             session.close()
 
     def drain(self) -> None:
@@ -108,15 +137,15 @@ class SessionPool:
             self._lent -= 1
 
     def _forget(self) -> None:
-        _INHERITED.extend(self._idle)
+        _INHERITED.extend(session for _, session in self._idle)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # a lock that the parent's other thread held would never open in the child
         self._idle = []
         self._lent = 0
 
 
-_FORK_SHY: "weakref.WeakSet[SessionPool]" = weakref.WeakSet()
-_drained: list[SessionPool] = []
+_FORK_SHY: "weakref.WeakSet[SessionPool[Any]]" = weakref.WeakSet()
+_drained: list[SessionPool[Any]] = []
 
 
 def _before_fork() -> None:
