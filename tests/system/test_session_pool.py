@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.store.sql.pool import SessionPool
+from celery_sqlbeat.store.pool import SessionPool
 
 # From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all
 # the same.
@@ -28,7 +28,7 @@ class FakeSession:
         self.closed += 1
 
 
-def pool(connect: Callable[[], object] = FakeSession, **options: Any) -> SessionPool:
+def pool(connect: Callable[[], object] = FakeSession, **options: Any) -> SessionPool[Any]:
     return SessionPool(cast(Any, connect), **options)
 
 
@@ -168,9 +168,42 @@ def test_a_fork_waits_for_such_a_session_that_another_thread_uses() -> None:
 
 
 def test_a_fork_waits_no_longer_than_it_must_for_its_own_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_sqlbeat.store.sql.pool._LONGEST_DRAIN", 0.02)
+    monkeypatch.setattr("celery_sqlbeat.store.pool._LONGEST_DRAIN", 0.02)
     some = pool(survive_fork=False)
     session = some.acquire()
     in_a_child(lambda: None)
     some.release(session)
     assert some.acquire() is session
+
+
+def test_beside_green_threads_a_session_stays_with_its_native_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket of gevent belongs to the event loop of the thread that made it."""
+    monkeypatch.setattr("celery_sqlbeat.environment.is_patched", lambda: True)
+    some = pool()
+    mine, theirs = some.acquire(), list[Any]()
+    some.release(mine)
+
+    def use() -> None:
+        theirs.append(some.acquire())
+        some.release(theirs[0])
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert theirs[0] is not mine
+    assert some.acquire() is mine
+    assert (mine.closed, theirs[0].closed) == (0, 0)
+
+
+def test_sessions_of_threads_that_have_ended_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_sqlbeat.environment.is_patched", lambda: True)
+    some, used = pool(), list[Any]()
+
+    def use() -> None:
+        used.append(some.acquire())
+        some.release(used[-1])
+
+    for number in range(6):
+        monkeypatch.setattr(some, "_thread", lambda number=number: number)
+        use()
+    assert [session.closed for session in used] == [1, 1, 0, 0, 0, 0]

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from celery_sqlbeat.store.sql.faults import Breaker
+from celery_sqlbeat.store.faults import Breaker
 
 
 class Clock:

@@ -7,8 +7,8 @@ import pytest
 
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError, TransientError
+from celery_sqlbeat.store.faults import AGAIN, AWAY, SLOW, WAITS, Breaker, Fault
 from celery_sqlbeat.store.sql.engine import Conflict, Database
-from celery_sqlbeat.store.sql.faults import AGAIN, AWAY, SLOW, WAITS, Breaker, Fault
 
 
 class DriverError(Exception):
@@ -351,4 +351,4 @@ def test_a_call_that_fails_as_slowly_as_it_can_ends_within_a_heartbeat(
     assert (tries[0] == 1) == (slow > 0 and fault in SLOW)
     assert now[0] <= 3 * settings.statement_timeout <= settings.heartbeat_interval + 1e-9
     # Whether the breaker opened or not, the next one is asked before the next heartbeat is over.
-    assert database._breaker.seconds_to_wait() <= settings.heartbeat_interval / 2
+    assert database._patience.breaker.seconds_to_wait() <= settings.heartbeat_interval / 2

@@ -2,14 +2,15 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.store.faults import AGAIN, AWAY, WAITS, Fault
 from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
-from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
-from celery_sqlbeat.store.sql.faults import AGAIN, AWAY, WAITS, Fault
+from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite, SqliteSession, host_clock
 
 POSTGRESQL = Postgresql(database_url("postgresql://beat:s3cret-word@db.example/jobs"))
 SQLITE = Sqlite(database_url("sqlite:///jobs.db"))
@@ -114,6 +115,41 @@ def test_a_busy_file_is_transient(tmp_path: Path) -> None:
     assert SQLITE.classify(caught.value) is Fault.TRANSIENT
     holder.close()
     other.close()
+
+
+class Locked:
+    """Stands in for a connection whose next statements give these errors."""
+
+    def __init__(self, *errors: str) -> None:
+        self.errors = list(errors)
+        self.texts: list[str] = []
+
+    def execute(self, text: str) -> None:
+        self.texts.append(text)
+        if self.errors:
+            raise sqlite3.OperationalError(self.errors.pop(0))
+
+
+def begun_on(connection: Any, lock_seconds: float) -> None:
+    SqliteSession(connection, host_clock, {}, lock_seconds).begin()
+
+
+def test_a_writer_asks_for_the_lock_of_a_file_until_it_is_free() -> None:
+    connection = Locked(*["database is locked"] * 40)
+    begun_on(connection, 60.0)
+    assert connection.texts == ["BEGIN IMMEDIATE"] * 41
+
+
+def test_a_writer_asks_no_more_once_its_time_is_over() -> None:
+    connection = Locked(*["database is locked"] * 2)
+    with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+        begun_on(connection, 0.0)
+    assert connection.texts == ["BEGIN IMMEDIATE"]
+
+
+def test_a_writer_waits_for_nothing_but_the_lock() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        begun_on(Locked("disk I/O error"), 60.0)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # 3.13 says so of one that never opened

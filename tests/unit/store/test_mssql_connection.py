@@ -14,10 +14,10 @@ import pytest
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.config.redaction import odbc_pairs
 from celery_sqlbeat.errors import DriverMissing, StoreError, TransientError
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.mssql import Mssql, _result
 from celery_sqlbeat.store.sql.dialects.mssql_driver import connection_string, find_driver
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Fault
 from tests.support.fake_odbc import Error, FakeConnection, FakeCursor, FakePyodbc, OperationalError, ProgrammingError
 
 DRIVER = "ODBC Driver 18 for SQL Server"
@@ -269,7 +269,6 @@ def test_in_a_fail_over_an_ending_goes_over_new_connections_until_it_is_written(
         only_unstarted=0,
         only_ended=0,
         only_replaceable=0,
-        grace_seconds=0.0,
     )
     assert len(fake.asked) == 5 and cut.closed and odd.closed and not there.closed
     assert looked, "the first try may have been committed"
@@ -280,9 +279,7 @@ def test_what_can_never_succeed_is_said_at_once() -> None:
     fake = FakePyodbc(Failing(said("42S02", "Invalid object name 'Jobs'.", 208)))
     database = Database(Mssql(database_url("mssql://sa:x@db/shop"), pyodbc=fake), sleep=lambda _: None)
     with pytest.raises(StoreError) as caught:
-        database.fetch(
-            "finish_at_once", [], namespace="n", only_unstarted=0, only_ended=0, only_replaceable=0, grace_seconds=0.0
-        )
+        database.fetch("finish_at_once", [], namespace="n", only_unstarted=0, only_ended=0, only_replaceable=0)
     assert not isinstance(caught.value, TransientError)
     assert len(fake.asked) == 1
     database.close()

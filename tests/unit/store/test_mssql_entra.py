@@ -11,6 +11,7 @@ import pytest
 
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseUnavailable, DriverMissing, SettingError, StoreError
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects import mssql_tokens
 from celery_sqlbeat.store.sql.dialects.mssql import Mssql
 from celery_sqlbeat.store.sql.dialects.mssql_tokens import (
@@ -24,7 +25,6 @@ from celery_sqlbeat.store.sql.dialects.mssql_tokens import (
     tokens_for,
 )
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Fault
 from tests.support.credentials import HOUR, SECRET, Credential, shown
 from tests.support.fake_odbc import FakeConnection, FakePyodbc, InterfaceError
 

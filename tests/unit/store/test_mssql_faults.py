@@ -2,8 +2,8 @@
 
 import pytest
 
+from celery_sqlbeat.store.faults import AGAIN, Fault
 from celery_sqlbeat.store.sql.dialects.mssql_faults import FAULTS, fault_of, is_refused_login
-from celery_sqlbeat.store.sql.faults import AGAIN, Fault
 
 SERVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{} ({}) (SQLExecDirectW)"
 DRIVER = "[{}] [Microsoft][ODBC Driver 18 for SQL Server]{} ({}) (SQLDriverConnect)"

@@ -10,9 +10,9 @@ import pytest
 
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.store.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.sql.dialects.mysql import Mysql
 from celery_sqlbeat.store.sql.dialects.mysql_text import has_several, literal, packet
-from celery_sqlbeat.store.sql.faults import READ_ONLY, Fault
 from celery_sqlbeat.store.sql.session import blocks_in, load
 
 URL = database_url("mysql://beat:s3cret-word@a,b:3307/shop")

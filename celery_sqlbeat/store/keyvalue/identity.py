@@ -1,0 +1,119 @@
+"""Tell whose store this is: its row, which `init` writes, and the epoch of its fences."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+
+from celery_sqlbeat import environment
+from celery_sqlbeat.errors import TablesMissing
+from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
+from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Key, Place, Row, Scan
+from celery_sqlbeat.store.keyvalue.tables import (
+    JOB,
+    LOCK,
+    NAME,
+    NAMES,
+    OPEN,
+    RUN,
+    STEP,
+    STORE,
+    TAKEN,
+    instant,
+    micros,
+    slots_index,
+)
+from celery_sqlbeat.store.keyvalue.units import View, carry_out, parts, sure
+from celery_sqlbeat.store.records import Schema
+from celery_sqlbeat.store.versions import usable_schema
+
+VERSION = 1
+"""Of the tables; one more with each change that an older release cannot live with."""
+OLDEST_RELEASE = "0.1.0"
+_FIRST_STEP = "0001_rows"
+_PAGE = 500  # names of one read
+_BEGINNING = datetime(2025, 1, 1, tzinfo=timezone.utc)
+
+
+def new_store(now: datetime) -> Change:
+    """Return what makes an empty place a store."""
+    row = {
+        "store_id": environment.random_hex(16),
+        "epoch": 0,
+        "fence_floor": 0,
+        "version": VERSION,
+        "oldest_release": OLDEST_RELEASE,
+        "created_at": micros(now),
+    }
+    return Change({STORE: (ABSENT, row)})
+
+
+class Identity:
+    """The row of a store, in its place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Write the row where there is none; return the names of the steps taken."""
+        snapshot = self._place.read([STORE])
+        if snapshot.rows[STORE].row is None and all(self._place.write([new_store(instant(snapshot.now))])):
+            progress(f"applied {_FIRST_STEP} (1 of 1)")
+            return [_FIRST_STEP]
+        self.check_schema()
+        return []
+
+    def check_schema(self) -> Schema:
+        """Return its version and the store's id; a SchemaError: this release cannot use it."""
+        row = self._place.read([STORE]).rows[STORE].row
+        if row is None:
+            raise TablesMissing
+        schema = usable_schema(row["version"], VERSION, lambda: str(row["oldest_release"]))
+        return schema._replace(store_id=row["store_id"], epoch=row["epoch"])
+
+    def recover(self, progress: Callable[[int], None] = lambda _: None) -> int:
+        """Raise every fence by an epoch, after a restore; return the new epoch.
+
+        Safe to repeat, and while beats and workers run.
+        """
+        self.check_schema()
+        epoch = sure(carry_out(self._place, [STORE], lambda key: [key], _raise_epoch))[0]
+        for names in self._names():
+            rows = self._place.read([(NAME, name) for name in names]).rows.values()
+            self._raise([(JOB, read.row["job_id"]) for read in rows if read.row and read.row.get("job_id")], epoch)
+            progress(len(names))
+        # What was dispatched keeps its fence: nobody would send its message again.
+        open_runs = self._place.read(scans=[Scan(slots_index(OPEN))]).scanned[0].ids
+        for part in parts(open_runs):
+            self._raise([(RUN, run_id) for run_id, _ in part], epoch)
+            progress(len(part))
+        for part in parts(self._place.read(scans=[Scan(TAKEN)]).scanned[0].ids):
+            self._raise([(LOCK, key) for key, _ in part], epoch)
+        return epoch
+
+    def _names(self) -> Iterator[list[str]]:
+        after: str | None = None
+        while ids := self._place.read(scans=[Scan(NAMES, limit=_PAGE, after=after)]).scanned[0].ids:
+            names = [name for name, _ in ids]
+            yield names
+            after = names[-1]
+
+    def _raise(self, keys: Sequence[Key], epoch: int) -> None:
+        def lift(view: View, key: Key) -> None:
+            row = view.row(*key)
+            if row is not None and row["fence"] < epoch * STEP and _may_be_raised(key, row):
+                row["fence"] = epoch * STEP + row["fence"] % STEP
+
+        sure(carry_out(self._place, keys, lambda key: [key], lift))
+
+
+def _may_be_raised(key: Key, row: Row) -> bool:
+    return key[0] in (JOB, LOCK) or row["state"] in (CLAIMED, RUNNING)
+
+
+def _raise_epoch(view: View, key: Key) -> int:
+    row = view.row(*key)
+    if row is None:
+        raise TablesMissing
+    # The minute, not only the next number: a backup that is restored twice comes with the same
+    # number both times.
+    row["epoch"] = max(row["epoch"] + 1, (view.now - micros(_BEGINNING)) // 60_000_000)
+    return int(row["epoch"])
