@@ -2,15 +2,27 @@
 
 from typing import TYPE_CHECKING, Any
 
-from celery_sqlbeat.errors import LeaseLost, SqlbeatError, VersionConflict
+from celery_sqlbeat.errors import DatabaseUnavailable, LeaseLost, LockNotAcquired, SqlbeatError, VersionConflict
 
 if TYPE_CHECKING:
     from celery_sqlbeat.api import Handle
+    from celery_sqlbeat.api.exclusive import exclusive
     from celery_sqlbeat.beat.scheduler import Scheduler
     from celery_sqlbeat.worker.current import CurrentRun
 
 __version__ = "0.1.0"
-__all__ = ["LeaseLost", "Scheduler", "SqlbeatError", "VersionConflict", "__version__", "current_run", "setup"]
+__all__ = [
+    "DatabaseUnavailable",
+    "LeaseLost",
+    "LockNotAcquired",
+    "Scheduler",
+    "SqlbeatError",
+    "VersionConflict",
+    "__version__",
+    "current_run",
+    "exclusive",
+    "setup",
+]
 
 
 def setup(app: Any) -> "Handle":
@@ -42,4 +54,8 @@ def __getattr__(name: str) -> Any:
 
             raise SystemExit(guard.told(error, "beat")) from error
         return Scheduler
+    if name == "exclusive":
+        from celery_sqlbeat.api.exclusive import exclusive
+
+        return exclusive
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

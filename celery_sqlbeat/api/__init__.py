@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from celery_sqlbeat import environment
 from celery_sqlbeat.api.explain import Explanation, explain_job
 from celery_sqlbeat.api.jobs import Jobs
+from celery_sqlbeat.api.leader import Leader
+from celery_sqlbeat.api.locks import Lock, Locks
 from celery_sqlbeat.api.records import Job, Run
 from celery_sqlbeat.api.runs import Dead, Runs
 from celery_sqlbeat.api.status import Status, read_status
@@ -15,7 +19,7 @@ from celery_sqlbeat.beat_schedule.entries import owner_of
 from celery_sqlbeat.celery_bridge.app import rules_of
 from celery_sqlbeat.celery_bridge.call_check import check_call
 from celery_sqlbeat.config.settings import Settings, read_settings
-from celery_sqlbeat.errors import AppIsAlive, NoJobsOf
+from celery_sqlbeat.errors import AppIsAlive, LockNotAcquired, NoJobsOf
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.store import Store, open_store
 
@@ -31,6 +35,7 @@ class Handle:
     jobs: Jobs
     runs: Runs
     dead: Dead
+    locks: Locks
 
     def __init__(self, app: Any, settings: Settings | None = None, store: Store | None = None) -> None:
         """Use these settings, or read them from the app when they are first needed."""
@@ -42,6 +47,7 @@ class Handle:
         self.jobs = Jobs(self.ready, lambda: self.rules, self._adopt, partial(check_call, app))
         self.runs = Runs(self.ready)
         self.dead = Dead(self.ready)
+        self.locks = Locks(self.ready)
 
     @property
     def settings(self) -> Settings:
@@ -79,6 +85,31 @@ class Handle:
         """Explain the last slots of a job, who holds it, and when it fires next."""
         return explain_job(self.app, self.ready(), self.settings, self.rules, name, slots)
 
+    def lock(self, key: str, expiry: float | timedelta = 30, wait: float | timedelta = 0) -> Lock:
+        """Return a lock over all processes of the namespace, for `with`.
+
+        It is extended while it is held. Where it is not free within `wait` seconds, LockNotAcquired
+        names its holder. When its process has died, it is free after `expiry` seconds.
+        """
+        return self.locks.lock(key, expiry, wait)
+
+    def try_lock(self, key: str, expiry: float | timedelta = 30, wait: float | timedelta = 0) -> Lock | None:
+        """Take a lock and return it; None where somebody else holds it."""
+        try:
+            return self.lock(key, expiry, wait).acquire()
+        except LockNotAcquired:
+            return None
+
+    def leader(
+        self,
+        name: str,
+        expiry: float | timedelta = 30,
+        on_won: Callable[[], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> Leader:
+        """Return a candidate of this name, of which at most one process leads at a time."""
+        return Leader(self.locks, name, expiry, on_won, on_lost)
+
     def _adopt(self, owner: str) -> list[str]:
         return adopt_jobs(self.app, self.ready(), self.settings, owner)
 
@@ -91,13 +122,13 @@ class Handle:
 
 def adopt_jobs(app: Any, store: Store, settings: Settings, owner: str) -> list[str]:
     """Adopt all jobs of an app; its beats must have stopped, or they would take them back."""
-    code, own = store.for_code(), owner_of(app)
+    own = owner_of(app)
     if owner == own:
         return []
-    for release in code.living(settings.beat_alive):
+    for release in store.living(settings.beat_alive):
         if release.owner == owner:
             raise AppIsAlive(owner, release.beat)
-    adopted = code.adopt(own, owner)
+    adopted = store.adopt(own, owner)
     if not adopted:
-        raise NoJobsOf(owner, settings.namespace, code.owners())
+        raise NoJobsOf(owner, settings.namespace, store.counts().owners)
     return adopted

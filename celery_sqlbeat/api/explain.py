@@ -24,7 +24,7 @@ from celery_sqlbeat.model.run_times import slow_job
 from celery_sqlbeat.schedule import Every, Fire, Timeline
 from celery_sqlbeat.schedule.timeline import Forecast, forecasts
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 
 FIRES = 10  # next fires of an explanation
 PAGE = 100  # attempts that are read at a time
@@ -163,11 +163,11 @@ def _remarks(facts: Facts) -> Iterator[str]:
 
 def explain_job(app: Any, store: Store, settings: Settings, rules: Rules, name: str, slots: int) -> Explanation:
     """Read what an explanation needs, and explain the job."""
-    row = store.for_admin().jobs(JobQuery(names=[name])).get(name)
+    row = store.jobs(JobQuery(names=[name])).get(name)
     if row is None:
         raise NoSuchJob(name, settings.namespace)
     definition = definition_of(row, rules)
-    nodes = store.nodes().seen(max(HOUR, settings.worker_memory))
+    nodes = store.nodes(max(HOUR, settings.worker_memory))
     queue = None if definition is None else queue_of(app, definition.call)
     known = tasks_of_queue(read_worker_tasks(store, nodes, settings.worker_alive), queue)
     return explain(
@@ -190,7 +190,7 @@ def explain_job(app: Any, store: Store, settings: Settings, rules: Rules, name: 
 def _attempts(store: Store, row: JobRecord, slots: int) -> Iterator[Run]:
     """Read all attempts of the last slots, the latest first."""
     seen = set[tuple[object, str]]()
-    for attempt in all_runs(store.for_admin(), RunQuery(job_id=row.job_id, page_size=PAGE)):
+    for attempt in all_runs(store, RunQuery(job_id=row.job_id, page_size=PAGE)):
         seen.add((attempt.scheduled_for, attempt.kind))
         if len(seen) > slots:
             return

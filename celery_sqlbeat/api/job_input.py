@@ -153,7 +153,19 @@ def job_spec(
         policies_text(own),
         None,
     )
+    check_size({"Args": text.args, "Kwargs": text.kwargs}, rules.max_payload)
     return JobSpec(text, read_definition(text, rules), instant("StartAt", start), flag("Enabled", enabled))
+
+
+def check_size(columns: Mapping[str, str | None], most: int) -> None:
+    """Refuse arguments that are too large for a message, and for a row."""
+    sizes = {name: len(text.encode()) for name, text in columns.items() if text is not None}
+    if sum(sizes.values()) > most:
+        raise FieldError(
+            max(sizes, key=sizes.__getitem__),
+            f"{sum(sizes.values())} bytes",
+            f"arguments have at most {most} bytes (sqlbeat_max_payload): keep the data elsewhere, and send its key",
+        )
 
 
 def draft_of(text: JobText, next_run_time: datetime | None, enabled: bool, start_at: datetime | None) -> JobDraft:

@@ -36,8 +36,7 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.model.definition import Call, Rules
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import ANY_VERSION
-from celery_sqlbeat.store.protocols import AdminStore, JobQuery, RunQuery
+from celery_sqlbeat.store.records import ANY_VERSION, JobQuery, RunQuery
 
 JobList = list[Job]  # in the class itself `list` is a method
 JobRows = list[JobRecord]
@@ -48,7 +47,7 @@ _TRIES = 10  # of a change without a version; a try fails only when somebody cha
 _RESERVED = (FINISHED, "deleted", LEFT_THE_CODE)  # reasons that this package gives and acts on
 
 
-def job_pages(admin: AdminStore, only_quarantined: bool = False) -> Iterator[JobRows]:
+def job_pages(admin: Store, only_quarantined: bool = False) -> Iterator[JobRows]:
     """Read the jobs of a namespace by name, page by page."""
     query = JobQuery(only_quarantined=only_quarantined, page_size=PAGE)
     while page := [*admin.jobs(query).values()]:
@@ -146,7 +145,7 @@ class Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         """Iterate over all jobs by name, read page by page."""
-        for page in job_pages(self._store().for_admin()):
+        for page in job_pages(self._store()):
             yield from map(job_of, page)
 
     def pause(self, name: str, reason: str = PAUSED, *, version: int | None = None) -> Job:
@@ -154,7 +153,7 @@ class Jobs:
         if not is_text(reason) or not reason.strip() or len(reason) > LONGEST_REASON or reason in _RESERVED:
             allowed = f"write a text of 1 to {LONGEST_REASON} characters, but none of {', '.join(_RESERVED)}"
             raise FieldError("DisabledReason", reason, allowed)
-        admin = self._store().for_admin()
+        admin = self._store()
 
         def change(row: JobRecord) -> bool:
             return not row.enabled or bool(admin.write_jobs([PauseJob(name, reason, version=row.version)]).done)
@@ -163,7 +162,7 @@ class Jobs:
 
     def resume(self, name: str, *, version: int | None = None) -> Job:
         """Resume a paused job at its next slot; missed ones are recorded as skipped (paused)."""
-        admin = self._store().for_admin()
+        admin = self._store()
 
         def change(row: JobRecord) -> bool:
             if row.enabled:
@@ -186,7 +185,7 @@ class Jobs:
 
         A paused job runs it when it is resumed.
         """
-        admin = self._store().for_admin()
+        admin = self._store()
         row = self._row(name)
         if row is None:
             raise NoSuchJob(name, self._store().namespace)
@@ -203,7 +202,7 @@ class Jobs:
 
         Returns False where there is none. A message that was fired and forgotten may still run.
         """
-        if self._store().for_admin().write_jobs([DeleteJob(name, force=force, version=version)]).done:
+        if self._store().write_jobs([DeleteJob(name, force=force, version=version)]).done:
             return True
         if version is not None and self._row(name) is not None:
             raise VersionConflict(name, version)
@@ -246,16 +245,16 @@ class Jobs:
     def _is_gone(self, row: JobRecord) -> bool:
         """Delete a job that is to be deleted and is free, where no beat has done it yet."""
         if row.locked_by is None:
-            self._store().for_admin().write_jobs([DeleteJob(row.job_name, version=row.version)])
+            self._store().write_jobs([DeleteJob(row.job_name, version=row.version)])
         return self._row(row.job_name) is None
 
     def _row(self, name: str) -> JobRecord | None:
-        return self._store().for_admin().jobs(JobQuery(names=[name])).get(name) if isinstance(name, str) else None
+        return self._store().jobs(JobQuery(names=[name])).get(name) if isinstance(name, str) else None
 
     def _add(self, spec: JobSpec) -> bool:
-        first = first_run(spec, self._store().nodes().clock())
+        first = first_run(spec, self._store().pulse().now)
         draft = draft_of(spec.text, first, spec.enabled is not False, spec.start_at)
-        return bool(self._store().for_admin().write_jobs([AddJob(draft)]).done)
+        return bool(self._store().write_jobs([AddJob(draft)]).done)
 
     def _change(self, row: JobRecord, spec: JobSpec) -> bool:
         before = None if is_timed_by_code(row) else definition_of(row, self._rules())
@@ -270,4 +269,4 @@ class Jobs:
 
     def _update(self, row: JobRecord, text: JobText, change: Change, start_at: datetime | None) -> bool:
         write = update_of(row, text, start_at, change, self._ids)
-        return bool(self._store().for_admin().write_jobs([write]).done)
+        return bool(self._store().write_jobs([write]).done)

@@ -17,7 +17,7 @@ from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
 from celery_sqlbeat.model import NewRun, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import AdminStore, DeadLetters, JobQuery, RunQuery
+from celery_sqlbeat.store.records import DeadLetters, JobQuery, RunQuery
 
 RunList = list[Run]  # in the class itself `list` is a method
 
@@ -66,10 +66,10 @@ class Runs:
         return None if row is None else run_of(row)
 
     def _rows_in(self, state: str) -> Iterator[RunRecord]:
-        return all_runs(self._store().for_admin(), RunQuery(state=state, page_size=_SCAN))
+        return all_runs(self._store(), RunQuery(state=state, page_size=_SCAN))
 
     def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
-        admin, size = self._store().for_admin(), max(1, min(PAGE, wanted))
+        admin, size = self._store(), max(1, min(PAGE, wanted))
         row = None if job is None else admin.jobs(JobQuery(names=[job])).get(job)
         if job is not None and row is None:
             return self._rows_of_deleted_job(job)
@@ -83,7 +83,7 @@ class Runs:
         yield from runs
 
 
-def run_pages(admin: AdminStore, query: RunQuery) -> Iterator[Sequence[RunRecord]]:
+def run_pages(admin: Store, query: RunQuery) -> Iterator[Sequence[RunRecord]]:
     """Read what a query asks for, page by page."""
     while page := admin.runs(query):
         yield page
@@ -92,7 +92,7 @@ def run_pages(admin: AdminStore, query: RunQuery) -> Iterator[Sequence[RunRecord
         query = replace(query, after=page[-1])
 
 
-def all_runs(admin: AdminStore, query: RunQuery) -> Iterator[RunRecord]:
+def all_runs(admin: Store, query: RunQuery) -> Iterator[RunRecord]:
     """Read what a query asks for, to the end of the history."""
     return itertools.chain.from_iterable(run_pages(admin, query))
 
@@ -103,7 +103,7 @@ def find_run(store: Store, run_id: object) -> RunRecord | None:
         text = str(uuid.UUID(str(run_id)))
     except ValueError:
         return None
-    rows = store.for_admin().runs(RunQuery(run_ids=[text])) if text == str(run_id).lower() else []
+    rows = store.runs(RunQuery(run_ids=[text])) if text == str(run_id).lower() else []
     return rows[0] if rows else None
 
 
@@ -140,7 +140,7 @@ class Dead:
         is open. One whose job was deleted is not replayed. `skipped` gets each letter that is not
         replayed, and the reason.
         """
-        admin, replayed = self._store().for_admin(), list[Run]()
+        admin, replayed = self._store(), list[Run]()
         chosen = (letter for letter in self._letters(letters, job, None) if letter.reason != REPLAYED)
         for batch in _batches(chosen):
             ids = self._ids.run_ids(len(batch))
@@ -166,7 +166,7 @@ class Dead:
 
         If the database refuses to delete some, the others are deleted, and RowRefused names these.
         """
-        admin, purged, refused = self._store().for_admin(), 0, dict[str, str]()
+        admin, purged, refused = self._store(), 0, dict[str, str]()
         for batch in _batches(self._letters(letters, job, _age(older_than))):
             result = admin.purge(DeadLetters([letter.run_id for letter in batch]))
             purged += result.rows
@@ -178,8 +178,8 @@ class Dead:
 
     def _letters(self, letters: Letters, job: str | None, older_than: timedelta | None) -> Iterator[RunRecord]:
         everyone = RunQuery(only_dead=True, page_size=BATCH)
-        chosen = all_runs(self._store().for_admin(), everyone) if letters is None else self._named(letters)
-        end = None if older_than is None else self._store().nodes().clock() - older_than
+        chosen = all_runs(self._store(), everyone) if letters is None else self._named(letters)
+        end = None if older_than is None else self._store().pulse().now - older_than
         for letter in chosen:
             if job in (None, letter.job_name) and (end is None or (letter.finished_at or letter.created_at) < end):
                 yield letter
@@ -196,7 +196,7 @@ class Dead:
         return iter(rows)
 
 
-def _why_skipped(admin: AdminStore, letter: RunRecord) -> str:
+def _why_skipped(admin: Store, letter: RunRecord) -> str:
     """Tell why a dead letter was not replayed, as its rows are now."""
     rows = admin.runs(RunQuery(run_ids=[letter.run_id]))
     if not rows:

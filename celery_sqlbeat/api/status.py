@@ -16,7 +16,7 @@ from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.model import JobCounts, JobRecord, SeenNode
 from celery_sqlbeat.model.nodes import mark_in, names_in, read_details, read_queues, unleasable
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import JobQuery, NodeStore
+from celery_sqlbeat.store.records import JobQuery
 
 HOUR = 3600.0
 
@@ -83,10 +83,9 @@ class Status:
 
 def read_status(store: Store, settings: Settings) -> Status:
     """Read the state of the namespace."""
-    nodes = store.nodes()
     schema = store.check_schema()
-    now, skew = server_clock(nodes)
-    counts = store.for_admin().counts(HOUR)
+    now, skew = server_clock(store)
+    counts = store.counts(HOUR)
     return Status(
         database=settings.database_url.masked(),
         namespace=settings.namespace,
@@ -100,13 +99,13 @@ def read_status(store: Store, settings: Settings) -> Status:
         lag_seconds=_lag(counts),
         dead_letters=counts.dead,
         last_hour=dict(sorted(counts.states.items())),
-        processes=processes(nodes.seen(HOUR), settings),
+        processes=processes(store.nodes(HOUR), settings),
     )
 
 
 def read_lag(store: Store) -> float:
     """Return how long the first due job has waited, in seconds; quarantined jobs do not wait."""
-    deadlines = store.for_beat("health").next_deadlines()
+    deadlines = store.next_deadlines()
     return 0.0 if deadlines.due_at is None else max(timedelta(), deadlines.now - deadlines.due_at).total_seconds()
 
 
@@ -115,10 +114,10 @@ def processes(nodes: list[SeenNode], settings: Settings) -> tuple[Process, ...]:
     return tuple(_process(node, settings) for node in nodes)
 
 
-def server_clock(nodes: NodeStore) -> tuple[datetime, float]:
+def server_clock(store: Store) -> tuple[datetime, float]:
     """Return the server's clock, and how far this machine's is ahead of it."""
     before = environment.now()
-    server = nodes.clock()  # read halfway between
+    server = store.pulse().now  # read halfway between
     after = environment.now()
     return server, round((before + (after - before) / 2 - server).total_seconds(), 3)
 
@@ -213,7 +212,7 @@ def read_worker_tasks(store: Store, nodes: Sequence[SeenNode], alive_seconds: fl
         and (node.now - node.heartbeat_at).total_seconds() <= alive_seconds
     ]
     marks = {mark: node.node_id for node in living if (mark := mark_in(node.details)) is not None}
-    texts = store.nodes().tasks(marks.values())
+    texts = store.tasks(marks.values())
     names = {mark: names_in(texts.get(node_id), mark) for mark, node_id in marks.items()}
     return [
         WorkerTasks(frozenset(read_queues(node.queues).consumed), names.get(mark_in(node.details) or ""))
@@ -229,7 +228,7 @@ def tasks_of_queue(workers: Sequence[WorkerTasks], queue: str | None) -> list[fr
 def refused_jobs(store: Store, nodes: Sequence[SeenNode]) -> dict[str, str]:
     """Return the jobs whose messages are refused, with the error, unless sent since."""
     failures = _reported_failures(nodes)
-    rows = store.for_admin().jobs(JobQuery(names=failures)) if failures else {}
+    rows = store.jobs(JobQuery(names=failures)) if failures else {}
     return {
         name: f"job {name} could not be published {times} times in a row: {error}"
         for name, (times, error, at) in sorted(failures.items())

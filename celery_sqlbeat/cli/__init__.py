@@ -101,7 +101,13 @@ def handle_of(ctx: click.Context) -> Iterator[Handle]:
     """Open the handle of the app that `celery -A` names; close its connections afterwards."""
     from celery_sqlbeat.api import Handle
 
-    handle = Handle(app_of(ctx), settings_of(ctx))
+    settings = settings_of(ctx)
+    if settings.database_url.in_memory:
+        raise click.ClickException(
+            f"sqlbeat_database_url = {settings.database_url} is in the memory of one process, which no command sees: "
+            "ask in that process, by celery_sqlbeat.api, or name a database"
+        )
+    handle = Handle(app_of(ctx), settings)
     try:
         yield handle
     finally:
@@ -152,6 +158,7 @@ def warn_of_unregistered_task(task: str, job_name: str) -> None:
         "jobs": "jobs:jobs",
         "runs": "runs:runs",
         "dead": "runs:dead",
+        "locks": "locks:locks",
         "demo": "init:demo",
     },
 )

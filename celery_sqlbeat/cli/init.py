@@ -11,10 +11,14 @@ import click
 
 from celery_sqlbeat.cli import Command, settings_of
 from celery_sqlbeat.cli.output import json_option, print_json, progress_bar, say
+from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import SqlbeatError
 
 if TYPE_CHECKING:
     from celery_sqlbeat.store import Store
+
+
+WITH_SCRIPT = ("sqlite", "postgresql", "mysql", "mssql")
 
 
 @click.command(cls=Command)
@@ -38,12 +42,16 @@ def init(ctx: click.Context, only_print: bool, recovered: bool, as_json: bool) -
     settings = settings_of(ctx)
     url = settings.database_url
     if only_print:
+        if url.database not in WITH_SCRIPT:
+            raise click.ClickException(f"{url} needs no script: there are no tables; leave out --sql")
         from celery_sqlbeat.store.sql.migrations import creation_script
 
         click.echo(creation_script(url.database))
         return
     if url.in_memory:
-        raise click.ClickException(f"{url} is in memory and would be gone at once; name a file: sqlite:///sqlbeat.db")
+        raise click.ClickException(
+            f"{url} is in memory and would be gone at once; name a file: sqlite:///sqlbeat.db, or a server"
+        )
 
     from celery_sqlbeat.store import open_store
 
@@ -91,15 +99,22 @@ def project_root() -> Path:
 
 @click.command(cls=Command)
 @click.option("--keep", is_flag=True, help="Keep the database, the messages and the logs, and say where they are.")
-def demo(keep: bool) -> None:
+@click.option(
+    "--database",
+    metavar="URL",
+    help="Run on this database, in a namespace of its own that is emptied; creates the tables if they are missing.",
+)
+def demo(keep: bool, database: str | None) -> None:
     """Show on this machine what happens when a beat and a worker are killed.
 
     Needs no server and takes about a minute: SQLite, a folder of messages, three beats and two
     workers of the example project. The exit code is 0 if no slot was lost and none ran twice.
     """
+    if database is not None and database_url(database).in_memory:
+        raise click.ClickException("beats and workers are processes, and no other process sees a database in memory")
     script = runpy.run_path(str(project_root() / "example_project" / "demo.py"), run_name="example_project.demo")
     try:
-        clean = script["run_demo"](keep)
+        clean = script["run_demo"](keep, database)
     except KeyboardInterrupt:
         raise click.ClickException("ended before its time; nothing is left behind") from None
     if not clean:

@@ -207,7 +207,7 @@ def _problems(beat: Handle, here: bool, liveness: bool, max_lag: float) -> list[
     )
 
     store = beat.ready()
-    nodes = store.nodes().seen(HOUR)
+    nodes = store.nodes(HOUR)
     seen = processes(nodes, beat.settings)
     if liveness:
         return hung_processes(seen, socket.gethostname(), _is_running)
@@ -220,7 +220,7 @@ def _warnings(beat: Handle) -> list[str]:
     """Return what may be intended, and is no reason for a probe to restart a process."""
     from celery_sqlbeat.model.run_times import LEAST_SECONDS, MOST_LONG_RUNS, long_runs
 
-    running = beat.ready().for_admin().running(LEAST_SECONDS, MOST_LONG_RUNS)
+    running = beat.ready().running(LEAST_SECONDS, MOST_LONG_RUNS)
     return [str(run) for run in long_runs(running, beat.rules)]
 
 

@@ -72,7 +72,7 @@ def export_jobs(ctx: click.Context, file: str, no_state: bool) -> None:
 
 
 def _total(file: str, beat: Handle) -> int | None:
-    return None if file == "-" else beat.store.for_admin().counts().total
+    return None if file == "-" else beat.store.counts().total
 
 
 @contextmanager
