@@ -5,6 +5,7 @@ The check of SQLBEAT_REQUIRE, that of what they leave behind, and databases of t
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -90,6 +91,16 @@ def mysql_database() -> Iterator[Callable[[], str]]:
     with contextlib.closing(mariadb.connect(where)) as administrator:
         for name in made:
             mariadb.execute(administrator, f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture(scope="session")
+def redis_database() -> Iterator[Callable[[], str]]:
+    """Return the URL of an empty database of a Redis of the session's own."""
+    from tests.support.private_servers import private_redis
+
+    with private_redis("--databases", "1000") as made:
+        numbers = itertools.count(1)
+        yield lambda: f"{made.url.removesuffix('/0')}/{next(numbers)}"
 
 
 @pytest.fixture(scope="session")

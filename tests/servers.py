@@ -10,6 +10,7 @@ import shutil
 import socket
 import urllib.parse
 from collections.abc import Mapping
+from typing import NoReturn
 
 import pytest
 
@@ -24,7 +25,7 @@ DEFAULTS = {
     "mssql": "",  # only where the variable names one
     "odbc": "unixODBC",  # no server: what pyodbc needs of the operating system, which no wheel brings
     "pgbouncer": "pgbouncer",  # a program that tests start by themselves
-    "replication": "initdb",  # the same: the programs of a PostgreSQL server
+    "replication": "initdb",  # the same: the programs of a PostgreSQL server, and of a MariaDB server
 }
 PATIENCE_SECONDS = 5
 PGBOUNCER = "/usr/sbin/pgbouncer"  # where Debian puts it, which is not on everybody's path
@@ -36,11 +37,16 @@ def server(name: str) -> str:
     Otherwise skip the test, or fail it if the server is required.
     """
     missing = _reason_missing(name)
-    if missing is None:
-        return address(name)
+    if missing is not None:
+        absent(name, missing)
+    return address(name)
+
+
+def absent(name: str, reason: str) -> NoReturn:
+    """Skip the test for want of a server, or fail it if the server is required."""
     if name in required(os.environ):
-        pytest.fail(f"{missing}, and SQLBEAT_REQUIRE names it", pytrace=False)
-    pytest.skip(missing)
+        pytest.fail(f"{reason}, and SQLBEAT_REQUIRE names it", pytrace=False)
+    pytest.skip(reason)
 
 
 def address(name: str) -> str:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from celery_sqlbeat.config.database_url import database_url
-from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.mssql_text import scalar
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Dialect
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests import mssql
 from tests.pgbouncer import Pooler, pgbouncer
 from tests.servers import server
@@ -42,9 +42,9 @@ class Place(NamedTuple):
     set_clock: Callable[[datetime], None]
     address: str
 
-    def store(self, namespace: str) -> Store:
+    def store(self, namespace: str) -> SqlStore:
         """Return a store of its own, with its own connections."""
-        return Store(Database(self.dialect()), namespace)
+        return SqlStore(Database(self.dialect()), namespace)
 
 
 @pytest.fixture(scope="session", params=DATABASES)
@@ -168,5 +168,5 @@ def _mssql(own: str) -> Iterator[Place]:
 
 def _migrate(dialect: Dialect) -> None:
     database = Database(dialect)
-    Store(database).migrate()
+    SqlStore(database).migrate()
     database.close()

@@ -14,11 +14,12 @@ from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Dialect
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView, WorkerView
 
 PATIENCE_SECONDS = 60.0  # a crowd on a small machine waits long for its turn
 BATCH = 50
@@ -55,9 +56,9 @@ class Meeting(NamedTuple):
 
         return Mssql(url, PATIENCE_SECONDS, clock=CLOCK)
 
-    def store(self) -> Store:
+    def store(self) -> SqlStore:
         """Return a store whose patience fits a crowd."""
-        return Store(Database(self.dialect(), patience=PATIENCE_SECONDS), self.namespace)
+        return SqlStore(Database(self.dialect(), patience=PATIENCE_SECONDS), self.namespace)
 
 
 _here: list[Meeting] = []
@@ -72,7 +73,7 @@ def claim_all(name: str) -> list[StartRequest]:
     """Claim until nothing is due; what the messages of the claims would carry."""
     meeting, ids = _here[0], Ids()
     store, planner = meeting.store(), Planner(Rules(Policies(), "UTC", 120.0, 3), ids)
-    beat = store.for_beat(name)
+    beat = BeatView(store, name)
     meeting.barrier.wait(PATIENCE_SECONDS)
     found: list[StartRequest] = []
     while claims := claim_due(beat, planner, BATCH, 15.0).claims:
@@ -92,7 +93,7 @@ def start_all(name: str, messages: Sequence[StartRequest]) -> list[str]:
     """
     meeting, ids = _here[0], Ids()
     store = meeting.store()
-    worker = store.for_worker(name)
+    worker = WorkerView(store, name)
     meeting.barrier.wait(PATIENCE_SECONDS)
     mine: list[str] = []
     for at in range(0, len(messages), BATCH):

@@ -19,9 +19,10 @@ from celery_sqlbeat.model import (
     lifecycle,
 )
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, after_ended_lease, after_failure, after_success, released
-from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.stepping import Side
 from tests.support.claiming import claim_due
+from tests.support.views import AdminView, BeatView, WorkerView
 from tests.support.world import DISPATCH, NOON, World
 
 JOB = "job"
@@ -49,11 +50,11 @@ class Actor:
     """One of the two callers: its own session, its own ids."""
 
     def __init__(self, name: str, side: Side, world: World) -> None:
-        store = Store(side.database, world.namespace)
+        store = SqlStore(side.database, world.namespace)
         self.side = side
-        self.beat = store.for_beat(f"beat-{name}")
-        self.worker = store.for_worker(f"worker-{name}")
-        self.admin = store.for_admin()
+        self.beat = BeatView(store, f"beat-{name}")
+        self.worker = WorkerView(store, f"worker-{name}")
+        self.admin = AdminView(store)
         self.planner = world.planner_for()
         self.start_id, self.run_id = world.ids.random_id(), world.ids.random_id()
 

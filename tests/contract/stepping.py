@@ -14,9 +14,9 @@ from typing import Any, cast
 import psycopg
 
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql, PostgresqlSession
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Fault
 from celery_sqlbeat.store.sql.session import Call, Row, Rows
 
 _READ_FOR_A_CLAIM = {"read_outbox", "read_due", "read_attempts"}

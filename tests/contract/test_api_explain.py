@@ -21,6 +21,7 @@ from celery_sqlbeat.model.lifecycle import (
     after_success,
     left_to_others,
 )
+from tests.support.views import NodeView
 from tests.support.world import NOON, OVERLAP, World
 
 
@@ -40,8 +41,8 @@ def last(beat: Handle, name: str) -> str:
 
 
 def live(world: World) -> None:
-    world.store.nodes().heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1"))
-    world.store.nodes().heartbeat(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery"]'))
+    NodeView(world.store).heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1"))
+    NodeView(world.store).heartbeat(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery"]'))
 
 
 def test_a_job_that_is_not_due_says_when_it_is(beat: Handle, world: World) -> None:

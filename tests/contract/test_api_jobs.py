@@ -13,8 +13,8 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import FieldError, JobBeingDeleted, NoSuchJob, ScheduleError, VersionConflict
 from celery_sqlbeat.model import CODE_SCHEDULE, JobRecord, ResumeJob
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.protocols import JobQuery
-from celery_sqlbeat.store.sql.jobs import SqlAdminStore
+from celery_sqlbeat.store.records import JobQuery
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.support.world import NOON, World
 
 HOUR = timedelta(hours=1)
@@ -232,7 +232,7 @@ def test_a_change_without_a_version_wins_over_one_that_came_between(
     beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(beat)
-    read = type(world.admin).jobs
+    read = SqlStore.jobs
     late = iter([True])
 
     def read_and_be_late(self: Any, names: Any) -> Any:
@@ -241,7 +241,7 @@ def test_a_change_without_a_version_wins_over_one_that_came_between(
             world.change("a", Version=7)
         return found
 
-    monkeypatch.setattr(type(world.admin), "jobs", read_and_be_late)
+    monkeypatch.setattr(SqlStore, "jobs", read_and_be_late)
     assert put(beat, task="shop.other").version == 8
 
 
@@ -332,15 +332,15 @@ def test_a_put_that_enables_does_not_begin_anew_what_has_just_come_to_its_end(
     world.later(60)
     run = world.running()
     beat.jobs.pause("a")
-    read = SqlAdminStore.jobs
+    read = SqlStore.jobs
 
-    def then_the_run_ends(admin: SqlAdminStore, query: JobQuery) -> dict[str, JobRecord]:
+    def then_the_run_ends(admin: SqlStore, query: JobQuery) -> dict[str, JobRecord]:
         monkeypatch.undo()
         found = read(admin, query)
         assert world.finish(run)
         return found
 
-    monkeypatch.setattr(SqlAdminStore, "jobs", then_the_run_ends)
+    monkeypatch.setattr(SqlStore, "jobs", then_the_run_ends)
     job = put(beat, schedule=once, enabled=True)
     assert (job.enabled, job.disabled_reason, job.next_run_time) == (False, "finished", None)
 

@@ -15,8 +15,9 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun
 from celery_sqlbeat.model import Node, RunRecord
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
-from celery_sqlbeat.store.protocols import RunQuery
-from celery_sqlbeat.store.sql.jobs import SqlAdminStore
+from celery_sqlbeat.store.records import RunQuery
+from celery_sqlbeat.store.sql.store import SqlStore
+from tests.support.views import NodeView
 from tests.support.world import NOON, World
 
 
@@ -83,10 +84,10 @@ def test_runs_in_one_state_are_found_without_reading_the_others(
     beat: Handle, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_sqlbeat.api.runs._SCAN", 4)
-    read = SqlAdminStore.runs
+    read = SqlStore.runs
     pages: list[list[str]] = []
 
-    def seen(admin: SqlAdminStore, query: RunQuery) -> list[RunRecord]:
+    def seen(admin: SqlStore, query: RunQuery) -> list[RunRecord]:
         found = read(admin, query)
         pages.append([row.state for row in found])
         return found
@@ -96,7 +97,7 @@ def test_runs_in_one_state_are_found_without_reading_the_others(
         world.finish(world.running(), Ending(DLQ, "x", None, 1) if at in (2, 3, 8) else None)
         world.later(60)
     every = [run.id for run in beat.runs.list()]
-    monkeypatch.setattr(SqlAdminStore, "runs", seen)
+    monkeypatch.setattr(SqlStore, "runs", seen)
     assert [run.id for run in beat.runs.list(state="dlq")] == [every[1], every[6], every[7]]
     assert pages == [["dlq", "success"], ["dlq", "dlq"], ["success"], []], "four, four and two runs were looked at"
     assert [run.id for run in beat.runs.list(state="dlq", limit=1)] == [every[1]]
@@ -230,7 +231,7 @@ def test_the_status_counts_what_there_is(beat: Handle, world: World) -> None:
     world.add("runs")
     world.running()
     world.add("due", NextRunTime=NOON - timedelta(seconds=42))
-    nodes = world.store.nodes()
+    nodes = NodeView(world.store)
     nodes.heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1", "r1", claimed=3, skew_seconds=0.25))
     nodes.heartbeat(Node("worker@a/2", "worker", "a", 2, "0.1", queues='["celery", "slow", ["left", 9.5]]'))
     nodes.heartbeat(Node("worker@b/3", "worker", "b", 3, "0.1"))

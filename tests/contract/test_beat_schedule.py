@@ -24,10 +24,10 @@ from celery_sqlbeat.model import LEFT_THE_CODE, Beside, Claimable, DeleteJob, No
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import Ending
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import CodeTally, Imported, NewestRelease
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import CodeTally, Imported, JobQuery, NewestRelease
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.support.claiming import claim_due
+from tests.support.views import AdminView, CodeView, NodeView
 from tests.support.world import NOON, World
 
 LIVE = 100.0
@@ -41,7 +41,7 @@ Schedule = Mapping[str, Mapping[str, Any]]
 class Beat:
     """A beat of one release, as far as imports go."""
 
-    def __init__(self, world: World, release: str = "v1", owner: str = "shop", store: Store | None = None) -> None:
+    def __init__(self, world: World, release: str = "v1", owner: str = "shop", store: SqlStore | None = None) -> None:
         self._world = world
         self._store = store or world.store
         self._app = Celery(owner, set_as_current=False)
@@ -52,7 +52,7 @@ class Beat:
         """Say so, as beats do every now and then."""
         name = f"beat@{self.owner}-{self.release}"
         node = Node(name, "beat", "host", 1, "0.1.0", self.release, code_owner=self.owner, is_stopped=is_stopped)
-        self._store.nodes().heartbeat(node)
+        NodeView(self._store).heartbeat(node)
 
     def stops(self) -> None:
         self.is_alive(is_stopped=True)
@@ -62,10 +62,10 @@ class Beat:
         code = read_entries(self._app, entries, self.release)
         plan = SchedulePlanner(code, RULES, first_runs(code, self._world.now, stock), stock)
         told = code.told() if tells else None
-        return import_code(self._store.for_code(), self.owner, self.release, told, plan, LIVE)
+        return import_code(self._store, self.owner, self.release, told, plan, LIVE)
 
     def has_something_to_import(self) -> bool:
-        newest = self._store.for_code().newest_release(self.owner, self.release, LIVE)
+        newest = CodeView(self._store).newest_release(self.owner, self.release, LIVE)
         return newest.winner == self.release != newest.imported
 
 
@@ -249,7 +249,7 @@ def test_other_namespaces_are_not_touched(world: World, beat: Beat) -> None:
     other.is_alive()
     assert beat.imports({"minute": MINUTE}).added == ["minute"]
     beat.imports({})
-    jobs = sibling.for_admin().jobs(JobQuery())
+    jobs = AdminView(sibling).jobs(JobQuery())
     assert {name: job.enabled for name, job in jobs.items()} == {"minute": 1}
 
 
@@ -316,7 +316,7 @@ def test_an_older_release_brings_what_only_it_has(world: World) -> None:
 
 def test_the_tally_tells_what_others_have_done_to_the_jobs_of_an_app(world: World, beat: Beat) -> None:
     def newest() -> NewestRelease:
-        return world.store.for_code().newest_release("shop", "v1", LIVE)
+        return CodeView(world.store).newest_release("shop", "v1", LIVE)
 
     done = beat.imports({"minute": MINUTE, "daily": DAILY})
     assert done.tally == newest().tally == CodeTally(2, 0)
@@ -331,17 +331,17 @@ def test_the_tally_tells_what_others_have_done_to_the_jobs_of_an_app(world: Worl
 def test_a_beat_knows_what_lives_beside_it(world: World, beat: Beat) -> None:
     beat.is_alive()
     beat.imports({"minute": MINUTE})
-    assert not world.store.for_code().newest_release("shop", "v1", LIVE).has_others
+    assert not CodeView(world.store).newest_release("shop", "v1", LIVE).has_others
     other = Beat(world, "v1", owner="office")
     other.is_alive()
-    assert world.store.for_code().newest_release("shop", "v1", LIVE).has_others
-    worker_runtime, shop = world.store.for_code().living(LIVE)
+    assert CodeView(world.store).newest_release("shop", "v1", LIVE).has_others
+    worker_runtime, shop = CodeView(world.store).living(LIVE)
     assert (worker_runtime.owner, worker_runtime.first_seen_at, worker_runtime.entries) == ("office", None, None)
     assert (shop.owner, shop.release, shop.beat) == ("shop", "v1", "beat@shop-v1") and list(shop.entries or {}) == [
         "minute"
     ]
     world.later(LIVE + 1)
-    assert world.store.for_code().living(LIVE) == []
+    assert CodeView(world.store).living(LIVE) == []
 
 
 def test_a_beat_claims_the_jobs_of_its_app_and_those_of_none(world: World) -> None:
@@ -385,7 +385,7 @@ def test_rows_of_another_app_are_brought_in_order_by_its_own_beats(world: World,
 def test_the_jobs_of_some_tasks_are_found(world: World, beat: Beat) -> None:
     beat.imports({"minute": MINUTE, "again": MINUTE, "daily": DAILY})
     world.change("again", Enabled=0)
-    code = world.store.for_code()
+    code = CodeView(world.store)
     assert code.jobs_of(["app.minutely", "app.other"], 10) == {"minute": "app.minutely"}
     assert code.jobs_of(["app.minutely", "app.daily"], 1) == {"daily": "app.daily"}
     assert code.jobs_of([], 10) == {}
@@ -396,12 +396,12 @@ def test_the_jobs_of_an_app_that_was_renamed_are_adopted(world: World) -> None:
     old.imports({"minute": MINUTE, "gone": MINUTE})
     world.later(30)
     assert new.imports({"minute": MINUTE}).kept == {"minute": "shop"}
-    assert world.store.for_code().owners() == {"shop": 2}
-    assert world.store.for_code().adopt("store", "shop") == ["gone", "minute"]
+    assert CodeView(world.store).owners() == {"shop": 2}
+    assert CodeView(world.store).adopt("store", "shop") == ["gone", "minute"]
     done = new.imports({"minute": MINUTE})
     assert (done.added, done.changed, done.left, done.kept) == ([], [], ["gone"], {})
     assert world.instant("minute", "nextruntime") == NOON + timedelta(minutes=1)
-    assert world.store.for_code().owners() == {"store": 1}
+    assert CodeView(world.store).owners() == {"store": 1}
 
 
 def test_an_older_release_that_lives_wins_again_when_the_newest_is_gone(world: World) -> None:
@@ -428,7 +428,7 @@ def test_a_living_release_of_another_app_or_of_a_worker_counts_for_nothing(world
     Beat(world, "v2").imports({})
     Beat(world, "v2", owner="office").is_alive()
     node = Node("worker@host", "worker", "host", 1, "0.1.0", "v2", code_owner="shop")
-    world.store.nodes().heartbeat(node)
+    NodeView(world.store).heartbeat(node)
     assert beat.imports({"minute": MINUTE}).added == ["minute"]
 
 
@@ -477,7 +477,7 @@ def test_two_releases_that_come_at_once_agree_on_the_newest(world: World) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    winners = {world.store.for_code().newest_release("shop", beat.release, LIVE) for beat in beats}
+    winners = {CodeView(world.store).newest_release("shop", beat.release, LIVE) for beat in beats}
     assert len(winners) == 1
     ((winner, imported, *_),) = winners
     assert winner == imported and names(world) == {"minute", *(beat.release for beat in beats)}
@@ -552,7 +552,7 @@ def test_a_custom_schedule_is_asked_at_each_claim_by_a_beat_that_has_it(world: W
     entries = {"custom": {"task": "t", "schedule": Quarters(1)}}
     code = read_entries(Celery("shop", set_as_current=False), entries, "v1")
     plan = SchedulePlanner(code, RULES, first_runs(code, world.now))
-    import_code(world.store.for_code(), "shop", "v1", None, plan, LIVE)
+    import_code(world.store, "shop", "v1", None, plan, LIVE)
     assert plan.since == {"custom": world.now}
     assert world.claim().jobs_read == 0
     slots = custom_slots(code, plan.since)

@@ -6,6 +6,7 @@ from celery_sqlbeat.beat.membership import BeatMembership
 from celery_sqlbeat.errors import BrokerMismatch
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.model.nodes import tell_queues
+from tests.support.views import NodeView, of_process
 from tests.support.world import World
 
 ALIVE, MEMORY = 30.0, 3600.0
@@ -13,13 +14,13 @@ REDIS, OTHER_REDIS, RABBITMQ = "redis//one:6379/0", "redis//two:6379/0", "amqp//
 
 
 def beat(world: World, broker: str | None) -> BeatMembership:
-    return BeatMembership(world.store.nodes(), "0.1.0", None, MEMORY, ALIVE, broker=broker)
+    return BeatMembership(of_process(world.store), "0.1.0", None, MEMORY, ALIVE, broker=broker)
 
 
 def test_beats_of_one_broker_stand_side_by_side(world: World) -> None:
     for broker in (REDIS, REDIS, OTHER_REDIS, None):
         beat(world, broker).join(ALIVE)
-    assert len(world.store.nodes().seen(ALIVE)) == 4
+    assert len(NodeView(world.store).seen(ALIVE)) == 4
 
 
 def test_a_beat_of_another_broker_is_refused_and_not_registered(world: World) -> None:
@@ -27,7 +28,7 @@ def test_a_beat_of_another_broker_is_refused_and_not_registered(world: World) ->
     first.join(ALIVE)
     with pytest.raises(BrokerMismatch, match=f"{RABBITMQ}.*{first.name}.*{REDIS}"):
         beat(world, RABBITMQ).join(ALIVE)
-    assert [node.node_id for node in world.store.nodes().seen(ALIVE)] == [first.name]
+    assert [node.node_id for node in NodeView(world.store).seen(ALIVE)] == [first.name]
 
 
 @pytest.mark.parametrize("ends", ["in order", "by force"])
@@ -46,7 +47,7 @@ def test_the_other_broker_may_come_once_nobody_uses_the_first(world: World, ends
 def test_of_two_beats_that_start_in_one_moment_the_later_gives_way(world: World) -> None:
     """Staged: the second registers after the first has looked around and before it registers."""
     first, second = beat(world, REDIS), beat(world, RABBITMQ)
-    heartbeat = first._nodes.heartbeat
+    heartbeat = first._store.heartbeat
     second_at: list[object] = []
 
     def beat_late(node: object) -> object:
@@ -55,10 +56,10 @@ def test_of_two_beats_that_start_in_one_moment_the_later_gives_way(world: World)
             world.later(1)
         return heartbeat(node)  # type: ignore[arg-type]
 
-    first._nodes.heartbeat = beat_late  # type: ignore[method-assign, assignment]
+    first._store.heartbeat = beat_late  # type: ignore[method-assign, assignment]
     with pytest.raises(BrokerMismatch):
         first.join(ALIVE)
-    living = [node.node_id for node in world.store.nodes().seen(ALIVE) if node.stopped_at is None]
+    living = [node.node_id for node in NodeView(world.store).seen(ALIVE) if node.stopped_at is None]
     assert living == [second.name]
     second.join(ALIVE)
 
@@ -70,7 +71,7 @@ def worker(left: dict[str, float] | None = None) -> Node:
 
 @pytest.mark.parametrize("ends", ["in order", "by force"])
 def test_a_queue_is_leased_as_long_after_its_last_worker_as_is_remembered(world: World, ends: str) -> None:
-    nodes = world.store.nodes()
+    nodes = NodeView(world.store)
     nodes.heartbeat(worker())
     if ends == "in order":
         nodes.heartbeat(worker()._replace(is_stopped=True))
@@ -81,7 +82,7 @@ def test_a_queue_is_leased_as_long_after_its_last_worker_as_is_remembered(world:
 
 
 def test_a_queue_that_a_living_worker_has_left_is_leased_as_long_and_gets_no_copies(world: World) -> None:
-    nodes = world.store.nodes()
+    nodes = NodeView(world.store)
     nodes.heartbeat(worker())
     world.later(60)
     nodes.heartbeat(worker({"left": 50.0}))
@@ -95,7 +96,7 @@ def test_a_queue_that_a_living_worker_has_left_is_leased_as_long_and_gets_no_cop
 
 
 def test_a_worker_that_stops_is_remembered_for_what_it_left_from_when_it_left_it(world: World) -> None:
-    nodes = world.store.nodes()
+    nodes = NodeView(world.store)
     nodes.heartbeat(worker({"left": 600.0}))
     nodes.heartbeat(worker()._replace(is_stopped=True))
     world.later(MEMORY - 601)

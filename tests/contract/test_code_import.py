@@ -13,7 +13,9 @@ from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.model import LEFT_THE_CODE, CodeImport, CodeState, Node, PauseJob, ResumeJob
 from celery_sqlbeat.model.definition import Rules
-from celery_sqlbeat.store.beat_protocol import CodeStore, Imported
+from celery_sqlbeat.store.records import Imported
+from celery_sqlbeat.store.sql.store import SqlStore
+from tests.support.views import NodeView
 from tests.support.world import NOON, World
 
 LIVE = 100.0
@@ -26,7 +28,7 @@ HALF = {**MINUTE, "schedule": 30}
 class Interrupted:
     """A code store after each of whose readings something happens."""
 
-    def __init__(self, store: CodeStore, happens: Callable[[], object]) -> None:
+    def __init__(self, store: SqlStore, happens: Callable[[], object]) -> None:
         self._store: Any = store
         self._happens = happens
         self.readings = 0
@@ -47,7 +49,7 @@ class Shop:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.store = world.store.for_code()
+        self.store = world.store
         self.app = Celery("shop", set_as_current=False)
 
     def code(self, entries: dict[str, Any], release: str) -> CodeSchedule:
@@ -120,7 +122,7 @@ def test_what_was_added_meanwhile_is_changed_and_not_taken_for_somebody_elses(sh
 def test_the_entry_of_a_beat_that_came_between_reading_and_writing_did_not_leave_the_code(shop: Shop) -> None:
     def comes() -> None:
         node = Node("beat@new", "beat", "host", 1, "0.1.0", "v3", code_owner="shop")
-        shop.world.store.nodes().heartbeat(node)
+        NodeView(shop.world.store).heartbeat(node)
         shop.brings({"minute": MINUTE}, "v3")
 
     done, readings = shop.brings_while(comes, {})

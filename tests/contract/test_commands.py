@@ -32,6 +32,7 @@ from celery_sqlbeat.model.lifecycle import DLQ, RETRY, Ending, after_success
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import open_store
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView, NodeView, WorkerView, sql_store
 
 # Click before 8.2 mixes standard error into the output unless it is told not to; later ones cannot
 # be told.
@@ -214,7 +215,7 @@ class Shop:
 
     def statement(self, text: str) -> None:
         """Change rows of this namespace by hand."""
-        session = self.store.database.dialect.connect()
+        session = sql_store(self.store).database.dialect.connect()
         session.begin()
         session.script(f"{text} AND Namespace = '{self.store.namespace}'")
         session.commit()
@@ -228,16 +229,16 @@ class Shop:
         ids = Ids()
         self.beat.jobs.run_now(name)
         planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
-        claims = claim_due(self.store.for_beat("beat-1"), planner, 10, 15.0).claims
+        claims = claim_due(BeatView(self.store, "beat-1"), planner, 10, 15.0).claims
         (claim,) = (claim for claim in claims if claim.job_name == name)
-        self.store.for_beat("beat-1").mark_published([(claim, 120.0)])
+        BeatView(self.store, "beat-1").mark_published([(claim, 120.0)])
         request = StartRequest(claim.run_id, claim.claim_id, claim.fence, ids.random_id(), 0)
-        return self.store.for_worker("worker-1").start([request])[claim.run_id]
+        return WorkerView(self.store, "worker-1").start([request])[claim.run_id]
 
     def fire(self, name: str = "a", ending: Ending | None = None) -> StartedRun:
         """Let one more slot of a job run to its end."""
         run = self.start(name)
-        self.store.for_worker("worker-1").finish([(run, ending or after_success())])
+        WorkerView(self.store, "worker-1").finish([(run, ending or after_success())])
         return run
 
     def die(self, name: str = "a") -> StartedRun:
@@ -310,7 +311,7 @@ def test_show_tells_everything_about_a_job(shop: Shop) -> None:
     text = shop.says("jobs", "show", "a")
     for part in ("held (month end)", "2030-01-01 00:00:00 UTC", "held by     worker-1", run.run_id, "lease ends"):
         assert part in text
-    shop.store.for_worker("worker-1").finish([(run, Ending(RETRY, "failed", 60.0, 1))])
+    WorkerView(shop.store, "worker-1").finish([(run, Ending(RETRY, "failed", 60.0, 1))])
     assert "the database" in shop.says("jobs", "show", "a")
 
 
@@ -450,7 +451,7 @@ def test_explain_tells_the_story_of_a_job(shop: Shop) -> None:
 
 def test_status_shows_jobs_and_processes(shop: Shop) -> None:
     shop.put()
-    shop.store.nodes().heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1", skew_seconds=0.0))
+    NodeView(shop.store).heartbeat(Node("beat@a/1", "beat", "a", 1, "0.1", skew_seconds=0.0))
     found = shop.json(STATUS, "status")
     assert found["jobs"]["total"] == 1 and found["processes"][0]["state"] == "alive"
     text = shop.says("status")
@@ -462,13 +463,13 @@ def test_health_is_an_exit_code(shop: Shop) -> None:
     assert "no beat is alive" in shop.refuses("health")
     assert "neither a beat nor a worker" in shop.refuses("health", "--here")
     assert shop.says("health", "--liveness") == "healthy\n"
-    shop.store.nodes().heartbeat(Node("beat@here/1", "beat", socket.gethostname(), os.getpid(), "0.1"))
+    NodeView(shop.store).heartbeat(Node("beat@here/1", "beat", socket.gethostname(), os.getpid(), "0.1"))
     assert shop.says("health") == shop.says("health", "--here") == "healthy\n"
     assert shop.json(HEALTH, "health", "--liveness") == {"healthy": True, "problems": [], "warnings": []}
 
 
 def test_a_job_that_waits_for_too_long_is_not_healthy(shop: Shop) -> None:
-    shop.store.nodes().heartbeat(Node("beat@here/1", "beat", "here", 1, "0.1"))
+    NodeView(shop.store).heartbeat(Node("beat@here/1", "beat", "here", 1, "0.1"))
     shop.put(schedule="once 2020-01-01T00:00:00Z")
     assert "a job has been due for" in shop.refuses("health")
     assert shop.says("health", "--max-lag", "1e10") == "healthy\n"
@@ -641,10 +642,10 @@ def hostile_shop(shop: Shop) -> Shop:
         sets = ", ".join(f"{column} = '{HOSTILE}'" for column in of_runs)
         shop.statement(f"UPDATE JobRuns SET {sets} WHERE RunId = '{run.run_id}'")
     details = {"refused": {HOSTILE + "waits": {"times": 5, "error": HOSTILE, "seconds_ago": 1.0}}}
-    shop.store.nodes().heartbeat(
+    NodeView(shop.store).heartbeat(
         Node("beat@a/1" + HOSTILE, "beat", HOSTILE, 1, HOSTILE, skew_seconds=9.0, details=json.dumps(details))
     )
-    shop.store.nodes().heartbeat(
+    NodeView(shop.store).heartbeat(
         Node("worker@b/1" + HOSTILE, "worker", HOSTILE, 2, HOSTILE, queues=json.dumps([HOSTILE]))
     )
     return shop

@@ -25,17 +25,19 @@ from celery_sqlbeat.beat_schedule.sync import import_code
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, StoreError, TransientError
-from celery_sqlbeat.model import Node, Quarantine, Repair
+from celery_sqlbeat.model import Node, Quarantine, RepairJob
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import Ending, after_success, released
-from celery_sqlbeat.store import Store, dialect_for
-from celery_sqlbeat.store.beat_protocol import Recorded
+from celery_sqlbeat.store import dialect_for
+from celery_sqlbeat.store.faults import Breaker
+from celery_sqlbeat.store.records import Recorded
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Breaker
 from celery_sqlbeat.store.sql.session import Call, Dialect
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.conftest import Place
 from tests.servers import server
 from tests.support.by_hand import by_hand, name_of
+from tests.support.views import BeatView, NodeView, WorkerView
 from tests.support.world import NOON, World
 
 # From Python 3.12 on a fork beside other threads is warned of; Celery's prefork pool does it all
@@ -109,11 +111,11 @@ class CutSession:
         raise self._dialect.error()
 
 
-def impatient(place: Place, world: World) -> Store:
+def impatient(place: Place, world: World) -> SqlStore:
     """Return a store whose statements and calls give up soon."""
     dialect = cast(Any, place.dialect())
     dialect._timeout = TIMEOUT
-    return Store(Database(dialect, patience=PATIENCE), world.namespace)
+    return SqlStore(Database(dialect, patience=PATIENCE), world.namespace)
 
 
 def backend_of(session: Any) -> int:
@@ -160,8 +162,8 @@ def test_a_commit_without_an_answer_is_settled_for_every_step_of_a_fire(world: W
     """Each step gives what it would have given, and is there once."""
     name = world.add()
     dialect = Cut(place.dialect())
-    store = Store(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
-    beat, worker = store.for_beat("beat-1"), store.for_worker("worker-1")
+    store = SqlStore(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
+    beat, worker = BeatView(store, "beat-1"), WorkerView(store, "worker-1")
 
     dialect.armed = when
     (claim,) = world.claim(beat).claims
@@ -208,8 +210,8 @@ def test_a_claim_that_nobody_could_ask_after_is_due_again_as_soon_as_the_databas
     name = world.add()
     dialect = Gone(place.dialect())
     never = Breaker(longest=0.0)
-    store = Store(Database(cast(Any, dialect), patience=0.0, breaker=never, sleep=lambda _: None), world.namespace)
-    beat = store.for_beat("beat-1")
+    store = SqlStore(Database(cast(Any, dialect), patience=0.0, breaker=never, sleep=lambda _: None), world.namespace)
+    beat = BeatView(store, "beat-1")
     dialect.armed = when
     with pytest.raises(DatabaseUnavailable):
         world.claim(beat)
@@ -218,7 +220,7 @@ def test_a_claim_that_nobody_could_ask_after_is_due_again_as_soon_as_the_databas
     assert world.states(name) == (["claimed"] if when == "after it happened" else [])
     dialect.is_gone = False
     starts_at = beat.next_deadlines().starts_at()
-    assert starts_at is not None and starts_at <= store.nodes().clock()
+    assert starts_at is not None and starts_at <= NodeView(store).clock()
     (claim,) = world.claim(beat).claims
     assert (world.states(name), claim.slot.attempt) == (["claimed"], 1)
     store.close()
@@ -229,8 +231,8 @@ def test_a_claim_that_nobody_could_ask_after_is_due_again_as_soon_as_the_databas
 def test_a_release_without_an_answer_is_settled(world: World, place: Place, when: str, step: str) -> None:
     name = world.add()
     dialect = Cut(place.dialect())
-    store = Store(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
-    beat = store.for_beat("beat-1")
+    store = SqlStore(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
+    beat = BeatView(store, "beat-1")
     (claim,) = world.claim(beat).claims
     dialect.armed = when
     record = partial(beat.release_claims, reason="no broker") if step == "release_claims" else beat.mark_dispatched
@@ -243,14 +245,14 @@ def test_a_release_without_an_answer_is_settled(world: World, place: Place, when
 @pytest.mark.parametrize("when", ["after it happened", "before it happened"])
 def test_an_import_without_an_answer_is_settled_and_tells_what_it_did(world: World, place: Place, when: str) -> None:
     dialect = Cut(place.dialect())
-    store = Store(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
+    store = SqlStore(Database(cast(Any, dialect), sleep=lambda _: None), world.namespace)
     app = Celery("shop", set_as_current=False)
 
     def imports(**entries: int) -> tuple[list[str], list[str], list[str], bool]:
         code = read_entries(app, {name: {"task": "t", "schedule": seconds} for name, seconds in entries.items()}, "v1")
         plan = SchedulePlanner(code, Rules(Policies(), "UTC", 120.0, 3))
         dialect.armed = when
-        done = import_code(store.for_code(), "shop", "v1", code.told(), plan, 100.0)
+        done = import_code(store, "shop", "v1", code.told(), plan, 100.0)
         return done.added, done.changed, done.left, done.is_stale
 
     assert imports(one=60, two=60) == (["one", "two"], [], [], False)
@@ -267,10 +269,10 @@ def test_a_locked_row_ends_the_call_in_time(world: World, place: Place) -> None:
     store = impatient(place, world)
     began = time.monotonic()
     with pytest.raises(DatabaseBusy):
-        store.for_worker("worker-1").finish([(run, after_success())])
+        WorkerView(store, "worker-1").finish([(run, after_success())])
     assert time.monotonic() - began < LONGEST
     holder.rollback()
-    assert store.for_worker("worker-1").finish([(run, after_success())]) == set()
+    assert WorkerView(store, "worker-1").finish([(run, after_success())]) == set()
     holder.close()
     store.close()
 
@@ -406,7 +408,7 @@ def test_deletions_and_mends_pass_by_a_row_that_is_locked(world: World, place: P
     holder = run_lease(place, locked)
     began = time.monotonic()
     assert world.beat.delete_requested([str(each) for each in ids.values()]).done == {str(ids[free])}
-    assert world.beat.repair_rows([Repair(str(ids[locked]), 0, NOON, None)]).done == set()
+    assert world.beat.repair_rows([RepairJob(locked, str(ids[locked]), 0, NOON, None)]).done == set()
     assert world.beat.repair_rows([], [Quarantine(str(ids[locked]), locked, 0, "odd")]).done == set()
     assert time.monotonic() - began < 1.0
     holder.rollback()
@@ -516,13 +518,13 @@ def test_a_child_that_closes_its_store_closes_nothing_of_its_parent(world: World
 def test_what_a_child_commits_to_sqlite_stays_though_its_parent_closes(tmp_path: Path) -> None:
     """The parent closes last in its own eyes, but must keep the log that the child writes to."""
     address = database_url(f"sqlite:///{tmp_path / 'jobs.db'}")
-    store = Store(Database(dialect_for(address, 5.0)))
+    store = SqlStore(Database(dialect_for(address, 5.0)))
     store.migrate()
     before = store.database.fetch("note_node", **NODE)
     opened, closed = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        store.nodes().clock()
+        NodeView(store).clock()
         os.write(opened[1], b"x")
         os.read(closed[0], 1)
         store.database.fetch("stop_node", node_id="n", namespace="default")
@@ -533,7 +535,7 @@ def test_what_a_child_commits_to_sqlite_stays_though_its_parent_closes(tmp_path:
     assert os.waitpid(pid, 0)[1] == 0
     for end in (*opened, *closed):
         os.close(end)
-    (node,) = store.nodes().seen(3600)
+    (node,) = NodeView(store).seen(3600)
     assert node.stopped_at is not None
     assert node.stopped_at >= before[0][0]
     store.close()
@@ -545,8 +547,8 @@ def _is_true(fact: bool) -> None:
 
 def test_to_construct_a_store_opens_nothing(tmp_path: Path) -> None:
     for address in (f"sqlite:///{tmp_path / 'none' / 'jobs.db'}", "postgresql://beat@127.0.0.1:1/none"):
-        store = Store(Database(dialect_for(database_url(address), 1.0)))
-        store.for_beat("beat")
+        store = SqlStore(Database(dialect_for(database_url(address), 1.0)))
+        BeatView(store, "beat")
         store.close()
     assert not list(tmp_path.iterdir())
 

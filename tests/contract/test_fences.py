@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
-from celery_sqlbeat.store.protocols import JobQuery, OldNodes
+from celery_sqlbeat.store.records import OldNodes
 from celery_sqlbeat.store.sql.migrations import STEP
 from celery_sqlbeat.store.sql.session import sql_folder
 from tests.support.world import NOON, World
@@ -56,17 +56,6 @@ def test_a_job_that_is_deleted_and_defined_again_goes_on_with_its_fences(world: 
             world.write(DeleteJob("nightly"))
         world.later(1)
     assert seen == sorted(set(seen)), seen
-
-
-def test_other_names_and_namespaces_begin_as_ever(world: World) -> None:
-    define(world)
-    run_once(world)
-    world.write(DeleteJob("nightly"))
-    define(world, "other")
-    assert fence(world, "other") == 0
-    sibling = world.sibling()
-    sibling.for_admin().write_jobs([AddJob(DRAFT._replace(job_name="nightly"))])
-    assert [job.fence for job in sibling.for_admin().jobs(JobQuery(page_size=10)).values()] == [0]
 
 
 def test_many_rows_that_are_deleted_by_one_statement_keep_their_fences(world: World) -> None:

@@ -16,13 +16,14 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat.model import lifecycle
-from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Fault
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.conftest import Place
 from tests.contract.operations import ENDED, JOB, STATES, Actor, Case, Operation
 from tests.contract.stepping import Side, every_statement, plays, second_in_one_go, whole_transactions
+from tests.support.views import BeatView, WorkerView
 from tests.support.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", ["postgresql"], indirect=True)]
@@ -238,7 +239,7 @@ def test_overlapping_batches_in_any_order_never_deadlock(world: World, place: Pl
     runs = world.worker.start([world.request(claim) for claim in claims[: BATCH // 2]])
     faults: list[Exception] = []
 
-    def again_and_again(seed: int, work: Callable[[Store, random.Random], object]) -> None:
+    def again_and_again(seed: int, work: Callable[[SqlStore, random.Random], object]) -> None:
         shuffle = random.Random(seed)
         dialect = cast(Any, place.dialect())
         database = Database(dialect, sleep=lambda _: None)
@@ -249,23 +250,23 @@ def test_overlapping_batches_in_any_order_never_deadlock(world: World, place: Pl
             return cast(Fault, classify(error))
 
         dialect.classify = noted
-        store = Store(database, world.namespace)
+        store = SqlStore(database, world.namespace)
         try:
             for _ in range(ROUNDS):
                 work(store, shuffle)
         finally:
             database.close()
 
-    def mark(store: Store, order: random.Random) -> object:
+    def mark(store: SqlStore, order: random.Random) -> object:
         published = [(claim, 120.0) for claim in order.sample(claims, BATCH)]
-        return store.for_beat("beat-2").mark_published(published).done
+        return BeatView(store, "beat-2").mark_published(published).done
 
-    def begin(store: Store, order: random.Random) -> object:
-        return store.for_worker("worker-2").start([world.request(claim, 1) for claim in order.sample(claims, BATCH)])
+    def begin(store: SqlStore, order: random.Random) -> object:
+        return WorkerView(store, "worker-2").start([world.request(claim, 1) for claim in order.sample(claims, BATCH)])
 
-    def extend(store: Store, order: random.Random) -> object:
+    def extend(store: SqlStore, order: random.Random) -> object:
         held = [(run, 300.0) for run in order.sample(list(runs.values()), len(runs))]
-        return store.for_worker("worker-1").extend(held)
+        return WorkerView(store, "worker-1").extend(held)
 
     works = [mark, mark, begin, begin, extend, extend]
     threads = [threading.Thread(target=again_and_again, args=(seed, work)) for seed, work in enumerate(works)]

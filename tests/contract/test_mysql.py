@@ -10,10 +10,12 @@ from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import DeleteJob
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store import Store, dialect_for
+from celery_sqlbeat.store import dialect_for
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import sql_folder
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.conftest import Place
+from tests.support.views import WorkerView
 from tests.support.world import World
 
 pytestmark = pytest.mark.parametrize("place", ["mysql"], indirect=True)
@@ -41,7 +43,7 @@ def test_an_outcome_longer_than_a_packet_keeps_no_other_back(world: World, monke
     monkeypatch.setattr(world.store.database._pool, "_connect", small)
     world.store.database.close()
     with pytest.raises(StoreError, match="longer than max_allowed_packet"):
-        world.store.for_worker("w").finish(
+        WorkerView(world.store, "w").finish(
             [(run, Ending("retry", "failed", 1.0, 1, 0, "e", "t" * 15_000)) for run in runs if run]
         )
     for run in runs:
@@ -63,7 +65,7 @@ def test_the_role_of_the_script_can_do_all_that_a_beat_and_a_worker_do(place: Pl
         dialect = cast(Any, dialect_for(database_url(address), 5.0))
         dialect._blocks = cast(Any, place.dialect())._blocks
         administrator.script(f"GRANT SELECT ON TestClock TO {who}")
-        theirs = World(Store(Database(dialect), world.namespace), place.sql, place.set_clock)
+        theirs = World(SqlStore(Database(dialect), world.namespace), place.sql, place.set_clock)
         name = theirs.add()
         assert theirs.finish(theirs.running())
         assert theirs.states(name) == ["success"]

@@ -17,16 +17,17 @@ from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import Claim, StartedRun, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import LAST_ID
+from celery_sqlbeat.store.records import LAST_ID
 from celery_sqlbeat.store.sql.dialects import sqlite as lite
 from celery_sqlbeat.store.sql.dialects.postgresql import PooledSession, Postgresql, PostgresqlSession
 from celery_sqlbeat.store.sql.dialects.postgresql_connection import of_transaction
 from celery_sqlbeat.store.sql.dialects.postgresql_text import values_of
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Columns, Rows, load
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.conftest import POOLED
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView, WorkerView
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ COMPUTED = r"SCAN (p|s|leased|json_each|\d+ CONSTANT ROW|CONSTANT ROW|\d+-ROW|\(
 SCOPE = {"namespace": "default"}
 CLAIMABLE = {**SCOPE, "code_owner": "shop", "code_keys": ["abc"], "other_entries": ["other"]}
 DUE = {**CLAIMABLE, "batch_size": BATCH, "share": "048c", "besides": [IDS.random_id()], "queued_seconds": 3600.0}
-RELEASE = {"only_unstarted": 0, "only_ended": 0, "only_replaceable": 0, "grace_seconds": 0.0}
+RELEASE = {"only_unstarted": 0, "only_ended": 0, "only_replaceable": 0}
 
 
 def batch(database: str, block: str) -> Rows | None:
@@ -71,8 +72,8 @@ STATEMENTS: Asked = {
     "extend_leases": ({}, {"jobs_pkey"}),
     "extend_held": ({}, {"jobruns_pkey"}),
     "postpone_start_deadline": ({"beat": "b"}, {"jobs_pkey"}),
-    "read_ended": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobs_leased", "jobruns_pkey"}),
-    "read_ended_held": ({**SCOPE, "grace_seconds": 0.0, "batch_size": BATCH}, {"jobruns_held"}),
+    "read_ended": ({**SCOPE, "batch_size": BATCH}, {"jobs_leased", "jobruns_pkey"}),
+    "read_ended_held": ({**SCOPE, "batch_size": BATCH}, {"jobruns_held"}),
     "read_next": (
         CLAIMABLE,
         {"jobs_due", "jobs_leased", "jobruns_held", "jobruns_outbox", "jobs_pkey", "changes_pkey"},
@@ -83,7 +84,7 @@ STATEMENTS: Asked = {
     ),
     "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),
     "read_rows_needing_repair": (
-        {**SCOPE, "code_owner": "shop", "after_id": "00000000-0000-0000-0000-000000000000", "batch_size": BATCH},
+        {**SCOPE, "code_owner": "shop", "after_id": "00000000-0000-0000-0000-000000000000", "page_size": BATCH},
         {"jobs_attention"},
     ),
 }
@@ -111,7 +112,7 @@ def filled(postgresql_database: Callable[[], str]) -> Iterator[PostgresqlSession
     """Yield a filled PostgreSQL database that nobody analyses behind our back."""
     dialect = Postgresql(database_url(postgresql_database()), statement_timeout=120)
     database = Database(dialect)
-    Store(database).migrate()
+    SqlStore(database).migrate()
     database.close()
     session = dialect.connect()
     session._connection.prepare_threshold = None
@@ -245,7 +246,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connectio
     """Yield a filled SQLite database, never analysed."""
     dialect = lite.Sqlite(database_url(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'jobs.db'}"))
     database = Database(dialect)
-    Store(database).migrate()
+    SqlStore(database).migrate()
     database.close()
     session = dialect.connect()
     connection = cast(Any, session)._connection
@@ -310,8 +311,8 @@ class _Fleet:
         self._namespace = namespace
         dialect = cast(Any, Postgresql(database_url("postgresql://localhost/none")))
         dialect.connect = lambda: session  # the server counts what a session did when that session asks for it
-        store = Store(Database(dialect), namespace)
-        self.beat, self.worker = store.for_beat("beat"), store.for_worker("worker")
+        store = SqlStore(Database(dialect), namespace)
+        self.beat, self.worker = BeatView(store, "beat"), WorkerView(store, "worker")
         self._planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
 
     def add(self, count: int, seconds: int = -60) -> None:

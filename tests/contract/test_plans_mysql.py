@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_sqlbeat.config.database_url import database_url
-from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.mysql import Mysql, MysqlSession
 from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.test_plans import BATCH, STATEMENTS, batch
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ def filled(mysql_database: Callable[[], str]) -> Iterator[MysqlSession]:
     """Yield a database with idle jobs and their history."""
     dialect = Mysql(database_url(mysql_database()), statement_timeout=120)
     database = Database(dialect)
-    Store(database).migrate()
+    SqlStore(database).migrate()
     database.close()
     session = dialect.connect()
     session.script(f"""

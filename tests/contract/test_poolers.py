@@ -23,12 +23,13 @@ from celery_sqlbeat.model import AddJob, JobDraft, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import after_success
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.postgresql import PooledSession, Postgresql, PostgresqlSession
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Fault
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.pgbouncer import Pooler, pgbouncer
 from tests.support.claiming import claim_due
+from tests.support.views import AdminView, BeatView, NodeView, WorkerView
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def shared(tmp_path: Path) -> Iterator[Pooler]:
 
 def migrated(url: str) -> str:
     database = Database(Postgresql(database_url(url)))
-    Store(database).migrate()
+    SqlStore(database).migrate()
     database.close()
     return url
 
@@ -92,11 +93,13 @@ class Foreigner:
             return pid, rows
 
 
-def fire(store: Store, names: list[str], worker: str = "worker") -> int:
+def fire(store: SqlStore, names: list[str], worker: str = "worker") -> int:
     """Add jobs that are due and take each of them all the way; returns how many ended well."""
-    draft = JobDraft("", "shop.add", "every 1h", None, "[]", None, None, None, True, None, store.nodes().clock(), None)
-    store.for_admin().write_jobs([AddJob(draft._replace(job_name=name)) for name in names])
-    beat, hands = store.for_beat(f"beat of {worker}"), store.for_worker(worker)
+    draft = JobDraft(
+        "", "shop.add", "every 1h", None, "[]", None, None, None, True, None, NodeView(store).clock(), None
+    )
+    AdminView(store).write_jobs([AddJob(draft._replace(job_name=name)) for name in names])
+    beat, hands = BeatView(store, f"beat of {worker}"), WorkerView(store, worker)
     beat.next_deadlines()
     claims = claim_due(beat, PLANNER, 500, 15.0).claims
     beat.mark_published([(claim, 120.0) for claim in claims])
@@ -116,8 +119,8 @@ class Watched(Postgresql):
         return super().classify(error)
 
 
-def store_at(url: str, namespace: str = "default") -> Store:
-    return Store(Database(Watched(database_url(url))), namespace)
+def store_at(url: str, namespace: str = "default") -> SqlStore:
+    return SqlStore(Database(Watched(database_url(url))), namespace)
 
 
 def test_nothing_of_ours_stays_on_a_connection_that_others_use(
@@ -142,7 +145,7 @@ def test_nothing_of_ours_stays_on_a_connection_that_others_use(
 
 def test_a_long_query_of_another_client_is_not_cut_off(shared: Pooler, postgresql_database: Callable[[], str]) -> None:
     url = shared.url(migrated(postgresql_database()))
-    store = Store(Database(Postgresql(database_url(url), statement_timeout=0.2)))
+    store = SqlStore(Database(Postgresql(database_url(url), statement_timeout=0.2)))
     fire(store, ["job"])
     with psycopg.connect(url, autocommit=True) as foreigner:
         for _ in range(SIZE):
@@ -153,7 +156,7 @@ def test_a_long_query_of_another_client_is_not_cut_off(shared: Pooler, postgresq
 def test_statements_of_ours_have_their_own_time_outs(shared: Pooler, postgresql_database: Callable[[], str]) -> None:
     """By the server, not by a client that goes away and leaves a backend waiting for a lock."""
     direct = migrated(postgresql_database())
-    store = Store(Database(Postgresql(database_url(shared.url(direct)), statement_timeout=0.4), patience=0.1))
+    store = SqlStore(Database(Postgresql(database_url(shared.url(direct)), statement_timeout=0.4), patience=0.1))
     fire(store, ["job"])
     with psycopg.connect(direct) as holder:
         rows = holder.execute("UPDATE Jobs SET Version = Version RETURNING Id::text").fetchall()
@@ -184,7 +187,7 @@ def test_instants_are_utc_whatever_the_time_zone_of_the_connection(
     with psycopg.connect(url, autocommit=True) as by_hand:
         by_hand.execute("ALTER DATABASE {} SET timezone = 'America/New_York'".format(url.rpartition("/")[2]))
     store = store_at(shared.url(url))
-    now = store.nodes().clock()
+    now = NodeView(store).clock()
     assert now.tzinfo is timezone.utc
     assert abs(now - datetime.now(timezone.utc)) < timedelta(minutes=5)
     assert fire(store, ["job"]) == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.support.world import NOON, World
 
 WRONG = [

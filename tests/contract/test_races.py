@@ -17,13 +17,14 @@ import pytest
 
 from celery_sqlbeat.model import AddJob, Claim, DeleteJob, JobDraft, NewRun, PauseJob, StartedRun, StartRequest
 from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease, after_success, released
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import Extended, JobQuery
+from celery_sqlbeat.store.records import Extended, JobQuery
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Session
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract import crowd
 from tests.contract.conftest import RACING, Place
 from tests.support.claiming import claim_due
+from tests.support.views import AdminView, BeatView, WorkerView
 from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, earliest
 
 pytestmark = pytest.mark.parametrize("place", RACING, indirect=True)
@@ -74,7 +75,7 @@ class Race:
     def __init__(self, place: Place, world: World) -> None:
         self.place, self.world = place, world
 
-    def run(self, first: Callable[[Store], T], second: Callable[[Store], U]) -> tuple[T, U]:
+    def run(self, first: Callable[[SqlStore], T], second: Callable[[SqlStore], U]) -> tuple[T, U]:
         """Let the second side begin when the first has written, but not committed."""
         written, begun = threading.Event(), threading.Event()
 
@@ -90,60 +91,60 @@ class Race:
             other.add_done_callback(lambda _: begun.set())
             return one.result(DEADLINE_SECONDS), other.result(DEADLINE_SECONDS)
 
-    def _side(self, act: Callable[[Store], T], begins: Callable[[], None], commits: Callable[[], None]) -> T:
+    def _side(self, act: Callable[[SqlStore], T], begins: Callable[[], None], commits: Callable[[], None]) -> T:
         dialect: Any = Staged(self.place.dialect(), begins, commits)
-        store = Store(Database(dialect, patience=DEADLINE_SECONDS), self.world.namespace)
+        store = SqlStore(Database(dialect, patience=DEADLINE_SECONDS), self.world.namespace)
         try:
             return act(store)
         finally:
             store.close()
 
-    def dead(self) -> tuple[str, Callable[[], Callable[[Store], set[str]]]]:
+    def dead(self) -> tuple[str, Callable[[], Callable[[SqlStore], set[str]]]]:
         """Make a job with a dead letter; returns its name and a side that replays the letter."""
         name = self.world.add(Policies=OVERLAP)
         run = self.world.start(self.world.forgotten())
         assert run is not None and self.world.finish(run, Ending(DLQ, "retries exhausted", None, 1))
         (letter,) = self.world.letters()
 
-        def replay() -> Callable[[Store], set[str]]:
+        def replay() -> Callable[[SqlStore], set[str]]:
             (run_id,) = self.world.ids.run_ids(1)
-            return lambda store: store.for_admin().enqueue([NewRun(run_id, letter.job_id, letter)])
+            return lambda store: AdminView(store).enqueue([NewRun(run_id, letter.job_id, letter)])
 
         return name, replay
 
     # The sides
 
-    def start(self, claim: Claim, worker: str = "worker-1") -> Callable[[Store], StartedRun | None]:
+    def start(self, claim: Claim, worker: str = "worker-1") -> Callable[[SqlStore], StartedRun | None]:
         request = self.world.request(claim)
-        return lambda store: store.for_worker(worker).start([request]).get(claim.run_id)
+        return lambda store: WorkerView(store, worker).start([request]).get(claim.run_id)
 
-    def finish(self, run: StartedRun) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_worker("worker-1").finish([(run, after_success())])
+    def finish(self, run: StartedRun) -> Callable[[SqlStore], set[str]]:
+        return lambda store: WorkerView(store, "worker-1").finish([(run, after_success())])
 
-    def extend(self, run: StartedRun) -> Callable[[Store], Extended]:
-        return lambda store: store.for_worker("worker-1").extend([(run, LEASE)])
+    def extend(self, run: StartedRun) -> Callable[[SqlStore], Extended]:
+        return lambda store: WorkerView(store, "worker-1").extend([(run, LEASE)])
 
-    def release_claims(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").release_claims([claim], "no answer from the broker").done
+    def release_claims(self, claim: Claim) -> Callable[[SqlStore], set[str]]:
+        return lambda store: BeatView(store, "beat-1").release_claims([claim], "no answer from the broker").done
 
-    def mark(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").mark_published([(claim, LEASE)]).done
+    def mark(self, claim: Claim) -> Callable[[SqlStore], set[str]]:
+        return lambda store: BeatView(store, "beat-1").mark_published([(claim, LEASE)]).done
 
-    def dispatch(self, claim: Claim) -> Callable[[Store], set[str]]:
-        return lambda store: store.for_beat("beat-1").mark_dispatched([claim]).done
+    def dispatch(self, claim: Claim) -> Callable[[SqlStore], set[str]]:
+        return lambda store: BeatView(store, "beat-1").mark_dispatched([claim]).done
 
-    def claim(self, beat: str = "beat-2") -> Callable[[Store], list[Claim]]:
-        return lambda store: claim_due(store.for_beat(beat), self.world.planner, 500, DISPATCH).claims
+    def claim(self, beat: str = "beat-2") -> Callable[[SqlStore], list[Claim]]:
+        return lambda store: claim_due(BeatView(store, beat), self.world.planner, 500, DISPATCH).claims
 
-    def take_over(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
+    def take_over(self, beat: str = "beat-2") -> Callable[[SqlStore], set[str]]:
         """Reclaim what has ended by now, as a beat decides before the race."""
         (lease,) = self.world.beat.ended(10)
         ending = after_lost_lease(0, 5) if lease.started else released("not published in time")
-        return lambda store: store.for_beat(beat).reclaim([(lease, ending)])
+        return lambda store: BeatView(store, beat).reclaim([(lease, ending)])
 
-    def republish(self, beat: str = "beat-2") -> Callable[[Store], set[str]]:
+    def republish(self, beat: str = "beat-2") -> Callable[[SqlStore], set[str]]:
         (lease,) = self.world.beat.ended(10)
-        return lambda store: store.for_beat(beat).postpone_start_deadline([(lease, 240)])
+        return lambda store: BeatView(store, beat).postpone_start_deadline([(lease, 240)])
 
 
 @pytest.fixture
@@ -330,8 +331,8 @@ def test_an_outcome_and_a_cancelling_by_hand(race: Race, order: int) -> None:
     name = race.world.add()
     run = race.world.running()
 
-    def cancel(store: Store) -> bool:
-        return store.for_admin().cancel(name)
+    def cancel(store: SqlStore) -> bool:
+        return AdminView(store).cancel(name)
 
     if order == 1:
         lost, cancelled = race.run(race.finish(run), cancel)
@@ -381,8 +382,8 @@ def test_a_late_start_and_the_deletion_of_its_job(race: Race, order: int, column
     name = race.world.add(**columns)
     claim = race.world.forgotten()
 
-    def delete(store: Store) -> set[str]:
-        return store.for_admin().write_jobs([DeleteJob(name, force=True)]).done
+    def delete(store: SqlStore) -> set[str]:
+        return AdminView(store).write_jobs([DeleteJob(name, force=True)]).done
 
     if order == 1:
         run, deleted = race.run(race.start(claim), delete)
@@ -414,8 +415,8 @@ def test_a_late_start_of_a_leased_slot_and_the_claim_of_the_next_one(race: Race,
 def test_a_claim_and_a_pause(race: Race, order: int) -> None:
     name = race.world.add()
 
-    def pause(store: Store) -> set[str]:
-        return store.for_admin().write_jobs([PauseJob(name, "holidays")]).done
+    def pause(store: SqlStore) -> set[str]:
+        return AdminView(store).write_jobs([PauseJob(name, "holidays")]).done
 
     if order == 1:
         claims, paused = race.run(race.claim(), pause)
@@ -454,14 +455,14 @@ def check_all_started_once(world: World, claimed: Counter[str], started: Counter
 @pytest.mark.slow
 def test_eight_threads_claim_and_start_each_of_thousands_of_rows_once(place: Place, world: World) -> None:
     many_due(world)
-    store = Store(Database(place.dialect(), patience=crowd.PATIENCE_SECONDS), world.namespace)
+    store = SqlStore(Database(place.dialect(), patience=crowd.PATIENCE_SECONDS), world.namespace)
     messages: deque[StartRequest] = deque()
     claimed: list[str] = []
     started: list[str] = []
     together = threading.Barrier(CROWD)
 
     def take_part(number: int) -> None:
-        beat, worker = store.for_beat(f"beat-{number}"), store.for_worker(f"worker-{number}")
+        beat, worker = BeatView(store, f"beat-{number}"), WorkerView(store, f"worker-{number}")
         together.wait(DEADLINE_SECONDS)
         while True:
             claims = claim_due(beat, world.planner, crowd.BATCH, DISPATCH).claims

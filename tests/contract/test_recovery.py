@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from celery_sqlbeat.model.lifecycle import RETRY
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.migrations import STEP
 from tests.support.world import NOON, World
@@ -46,66 +45,6 @@ def test_a_backup_that_is_restored_twice_gives_no_epoch_twice(world: World) -> N
     assert fence(world, name) > first * STEP + STEP - 1
 
 
-def test_a_holder_of_before_has_lost_its_lease(world: World) -> None:
-    name = world.add()
-    run = world.running()
-    world.store.recover()
-    assert world.worker.extend([(run, 120)]).lost == {run.run_id}
-    assert not world.finish(run)
-    assert world.states(name) == ["running"]
-
-
-def test_a_message_of_before_is_stale(world: World) -> None:
-    world.add()
-    claim = world.claim_one()
-    world.publish(claim)
-    world.store.recover()
-    assert world.start(claim) is None
-
-
-def test_a_beat_of_before_can_mark_and_give_back_nothing(world: World) -> None:
-    world.add()
-    claim = world.claim_one()
-    world.store.recover()
-    assert world.publish(claim) == set()
-    assert world.beat.release_claims([claim], "x").done == set()
-
-
-def test_what_was_held_is_taken_over_when_its_lease_ends(world: World) -> None:
-    name = world.add()
-    world.running()
-    world.store.recover()
-    world.later(300)
-    world.sweep()
-    assert world.states(name) == [RETRY]
-    again = world.running()
-    assert (again.attempt, again.scheduled_for) == (2, NOON)
-    assert again.fence > world.store.check_schema().epoch * STEP
-    assert world.finish(again)
-
-
-def test_a_message_that_was_queued_is_sent_again_under_the_new_fence(world: World) -> None:
-    world.add()
-    claim = world.claim_one()
-    world.publish(claim)
-    world.store.recover()
-    world.later(200)
-    (lease,) = world.beat.ended(10)
-    assert lease.fence == world.store.check_schema().epoch * STEP + claim.fence % STEP
-    assert world.sweep() == {claim.run_id}
-    assert world.start(claim._replace(fence=lease.fence)) is not None
-
-
-def test_a_message_that_was_dispatched_still_runs_since_nobody_would_send_it_again(world: World) -> None:
-    world.add()
-    claim = world.claim_one()
-    world.beat.mark_dispatched([claim])
-    epoch = world.store.recover()
-    run = world.start(claim)
-    assert run is not None and run.fence == claim.fence < epoch * STEP
-    assert world.finish(run)
-
-
 def test_other_namespaces_are_raised_too_and_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrations, "_PAGE", 2)
     names = [world.add() for _ in range(5)]
@@ -120,14 +59,6 @@ def test_other_namespaces_are_raised_too_and_page_by_page(world: World, monkeypa
     (other,) = world.sql("SELECT Fence FROM Jobs WHERE Namespace = ?", world.namespace + "-other")
     assert other["fence"] == epoch * STEP
     assert max(steps) == 2 and sum(steps) >= 6
-
-
-def test_history_that_has_ended_is_left_alone(world: World) -> None:
-    name = world.add()
-    world.finish(world.running())
-    before = [run["fence"] for run in world.runs(name)]
-    world.store.recover()
-    assert [run["fence"] for run in world.runs(name)] == before
 
 
 def test_a_row_that_is_added_after_it_begins_above_all_that_the_database_may_have_forgotten(world: World) -> None:

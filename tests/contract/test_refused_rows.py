@@ -16,11 +16,13 @@ from celery_sqlbeat.api import Handle
 from celery_sqlbeat.beat.housekeeping import CleanUp, Housekeeping
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.model import DeleteJob, Node, Repair
+from celery_sqlbeat.model import DeleteJob, Node, RepairJob
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.protocols import AdminStore, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.test_beat_schedule import LIVE, MINUTE, Beat
 from tests.contract.test_quarantine import mend_all
+from tests.support.views import AdminView, CodeView, NodeView
 from tests.support.world import LEASE, NOON, World
 
 MANY = 9
@@ -103,7 +105,7 @@ def test_a_loose_row_that_is_refused_is_set_aside_and_the_others_are_filled_in(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [world.add(NextRunTime=None) for _ in range(MANY)]
-    housekeeping = Housekeeping(world.beat, world.planner, LEASE)
+    housekeeping = Housekeeping(world.store, world.planner, LEASE)
     with refusing(world, names[2], "NEW.NextRunTime IS NOT NULL"):
         with caplog.at_level(logging.ERROR):
             housekeeping.repair_rows()
@@ -121,7 +123,10 @@ def test_instants_out_of_bounds_are_refused_by_their_rows_alone(world: World) ->
     names = [world.add(NextRunTime=None) for _ in range(3)]
     beyond = datetime(9999, 12, 31, tzinfo=timezone.utc)
     rows = world.beat.rows_needing_repair(10)
-    mends = [Repair(row.job_id, row.fence, beyond if row.job_name == names[0] else NOON, None) for row in rows]
+    mends = [
+        RepairJob(row.job_name, row.job_id, row.fence, beyond if row.job_name == names[0] else NOON, None)
+        for row in rows
+    ]
     written = world.beat.repair_rows(mends)
     assert len(written.done) == 2 and list(written.refused) == [row.job_id for row in rows if row.job_name == names[0]]
 
@@ -182,7 +187,7 @@ def test_a_batch_full_of_runs_that_may_not_be_deleted_stops_no_clean_up(world: W
     blocked = finished(world, MANY)
     world.sql("UPDATE JobRuns SET JobName = 'kept' WHERE Namespace = ?", world.namespace)
     free = finished(world, MANY)
-    cleaning = CleanUp(cast(AdminStore, _Small(world.admin)), OLD / 86400)
+    cleaning = CleanUp(cast(SqlStore, _Small(world.admin)), OLD / 86400)
     with refusing(world, "kept", event="DELETE ON JobRuns"):
         for _ in range(3 * MANY):
             if cleaning.clean() >= 1:
@@ -208,7 +213,7 @@ def test_a_job_that_a_foreign_row_refers_to_stays_and_its_old_runs_go(world: Wor
 class _Small:
     """A store whose batches are small."""
 
-    def __init__(self, admin: AdminStore) -> None:
+    def __init__(self, admin: AdminView) -> None:
         self._admin = admin
 
     def purge(self, what: OldRuns | OldNodes) -> Purged:
@@ -218,7 +223,7 @@ class _Small:
 def test_a_node_that_may_not_be_forgotten_is_passed_by_and_told_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nodes = world.store.nodes()
+    nodes = NodeView(world.store)
     names = [f"worker@host/{at}" for at in range(MANY)]
     for name in names:
         nodes.heartbeat(Node(name, "worker", "host", 1, "0.1"))
@@ -278,7 +283,7 @@ def test_an_entry_that_is_refused_is_left_out_and_the_others_are_imported(world:
         assert sorted(done.added) == sorted(entries.keys() - {"entry-3"}) and done.kept == {}
         assert list(done.refused) == ["entry-3"] and "the shop says no" in done.refused["entry-3"]
         assert done.tally.jobs == MANY - 1
-        assert world.store.for_code().newest_release("shop", "v1", LIVE).imported == "v1"
+        assert CodeView(world.store).newest_release("shop", "v1", LIVE).imported == "v1"
     assert beat.imports(entries).added == ["entry-3"]
 
 

@@ -16,16 +16,18 @@ import celery_sqlbeat
 from celery_sqlbeat.config import redaction
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseUnavailable, MigrationChanged, ReleaseTooOld, SchemaError, StoreError
-from celery_sqlbeat.store import Store, dialect_for
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store import dialect_for
+from celery_sqlbeat.store.records import JobQuery
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.dialects.mssql_text import split_batches
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.migrations import Migration
 from celery_sqlbeat.store.sql.session import sql_folder
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests import mssql
 from tests.servers import server
 from tests.support.by_hand import by_hand
+from tests.support.views import AdminView
 
 TABLES = {"changes", "jobruns", "jobs", "nodes", "storeinfo", "schemamigrations"}
 
@@ -45,26 +47,26 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return cast(str, request.getfixturevalue("postgresql_database")())
 
 
-def store_at(address: str) -> Store:
-    return Store(Database(dialect_for(database_url(address), 10.0)))
+def store_at(address: str) -> SqlStore:
+    return SqlStore(Database(dialect_for(database_url(address), 10.0)))
 
 
 @pytest.fixture
-def store(empty: str) -> Iterator[Store]:
+def store(empty: str) -> Iterator[SqlStore]:
     some = store_at(empty)
     yield some
     some.close()
 
 
-def run(store: Store, text: str) -> list[Any]:
+def run(store: SqlStore, text: str) -> list[Any]:
     return store.database.write(lambda session: by_hand(session, text))
 
 
-def write(store: Store, text: str) -> None:
+def write(store: SqlStore, text: str) -> None:
     store.database.write(lambda session: by_hand(session, text))
 
 
-def tables(store: Store) -> set[str]:
+def tables(store: SqlStore) -> set[str]:
     if store.database.dialect.name == "sqlite":
         return {row[0].lower() for row in run(store, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     if store.database.dialect.name == "mssql":
@@ -74,15 +76,15 @@ def tables(store: Store) -> set[str]:
     return {row[0] for row in run(store, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
 
 
-def numbers(store: Store) -> list[int]:
+def numbers(store: SqlStore) -> list[int]:
     return [row[0] for row in run(store, "SELECT Number FROM SchemaMigrations ORDER BY Number")]
 
 
-def known(store: Store) -> Sequence[Migration]:
+def known(store: SqlStore) -> Sequence[Migration]:
     return migrations.migrations(store.database.dialect.name)
 
 
-def with_another(store: Store, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
+def with_another(store: SqlStore, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
     """Let this package be a version newer, whose last migration runs this script.
 
     Return the version it was.
@@ -93,7 +95,7 @@ def with_another(store: Store, monkeypatch: pytest.MonkeyPatch, text: str) -> in
     return before
 
 
-def test_migrating_an_empty_database_creates_everything(store: Store) -> None:
+def test_migrating_an_empty_database_creates_everything(store: SqlStore) -> None:
     told: list[str] = []
     applied = store.migrate(told.append)
     assert applied == [f"{one.number:04d}_{one.name}" for one in known(store)]
@@ -123,14 +125,14 @@ def test_asking_for_a_file_that_is_not_there_says_so_and_makes_none(tmp_path: Pa
         elsewhere.migrate()
 
 
-def test_migrating_again_applies_nothing_and_keeps_the_id_of_the_store(store: Store) -> None:
+def test_migrating_again_applies_nothing_and_keeps_the_id_of_the_store(store: SqlStore) -> None:
     store.migrate()
     before = store.check_schema()
     assert store.migrate() == []
     assert store.check_schema() == before
 
 
-def test_two_stores_have_different_ids(store: Store, tmp_path: Path) -> None:
+def test_two_stores_have_different_ids(store: SqlStore, tmp_path: Path) -> None:
     store.migrate()
     other = store_at(f"sqlite:///{tmp_path / 'other.db'}")
     other.migrate()
@@ -183,7 +185,7 @@ def test_processes_that_migrate_at_once_apply_each_migration_once(empty: str) ->
     some.close()
 
 
-def test_a_migration_that_was_changed_is_refused(store: Store) -> None:
+def test_a_migration_that_was_changed_is_refused(store: SqlStore) -> None:
     store.migrate()
     write(store, "UPDATE SchemaMigrations SET Checksum = 'other' WHERE Number = 1")
     for refuse in (store.migrate, store.check_schema):
@@ -192,7 +194,9 @@ def test_a_migration_that_was_changed_is_refused(store: Store) -> None:
         assert caught.value.number == 1
 
 
-def test_a_migration_that_fails_half_way_leaves_nothing_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_half_way_leaves_nothing_behind(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.migrate()
     before = with_another(store, monkeypatch, "CREATE TABLE Half (A integer);\nINSERT INTO Missing VALUES (1);\n")
     with pytest.raises(StoreError):
@@ -203,7 +207,7 @@ def test_a_migration_that_fails_half_way_leaves_nothing_behind(store: Store, mon
 
 
 @pytest.mark.parametrize("empty", ["mysql"], indirect=True)
-def test_a_migration_that_was_interrupted_after_any_of_its_statements_is_completed(store: Store) -> None:
+def test_a_migration_that_was_interrupted_after_any_of_its_statements_is_completed(store: SqlStore) -> None:
     texts = [text for one in known(store) for text in one.text.split(";\n")]
     for count in range(len(texts) + 1):
         write(store, (sql_folder("mysql") / "cleanup.sql").read_text(encoding="utf-8"))
@@ -214,7 +218,7 @@ def test_a_migration_that_was_interrupted_after_any_of_its_statements_is_complet
         store.check_schema()
 
 
-def test_what_was_applied_before_a_failing_migration_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_applied_before_a_failing_migration_stays(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before = with_another(store, monkeypatch, "INSERT INTO Missing VALUES (1);\n")
     with pytest.raises(StoreError):
         store.migrate()
@@ -222,12 +226,12 @@ def test_what_was_applied_before_a_failing_migration_stays(store: Store, monkeyp
     assert tables(store) >= TABLES
 
 
-def test_a_database_without_tables_is_told_apart(store: Store) -> None:
+def test_a_database_without_tables_is_told_apart(store: SqlStore) -> None:
     with pytest.raises(SchemaError, match="run celery -A app sqlbeat init"):
         store.check_schema()
 
 
-def test_an_older_schema_is_told_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_schema_is_told_apart(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.migrate()
     before = with_another(store, monkeypatch, "CREATE TABLE More (A integer);\n")
     with pytest.raises(SchemaError, match=f"the schema is at version {before}, this package needs {before + 1}"):
@@ -236,7 +240,7 @@ def test_an_older_schema_is_told_apart(store: Store, monkeypatch: pytest.MonkeyP
     store.check_schema()
 
 
-def test_a_newer_schema_does_not_stop_this_version(store: Store) -> None:
+def test_a_newer_schema_does_not_stop_this_version(store: SqlStore) -> None:
     """Versions N and N+1 run side by side."""
     store.migrate()
     later = len(known(store)) + 1
@@ -250,7 +254,7 @@ def test_a_newer_schema_does_not_stop_this_version(store: Store) -> None:
 
 
 def test_a_later_migration_does_not_stand_for_one_that_is_missing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.migrate()
     before = with_another(store, monkeypatch, "CREATE TABLE More (A integer);\n")
@@ -263,7 +267,7 @@ def test_a_later_migration_does_not_stand_for_one_that_is_missing(
         store.check_schema()
 
 
-def test_the_creation_script_makes_the_same_database(store: Store, empty: str) -> None:
+def test_the_creation_script_makes_the_same_database(store: SqlStore, empty: str) -> None:
     script = migrations.creation_script(store.database.dialect.name)
     if store.database.dialect.name == "sqlite":
         execute: Callable[[str], Any] = sqlite3.connect(database_url(empty).name).executescript
@@ -281,10 +285,10 @@ def test_the_creation_script_makes_the_same_database(store: Store, empty: str) -
     assert store.migrate() == []
     name = f"job-{secrets.token_hex(3)}"
     write(store, f"INSERT INTO Jobs (JobName, TaskName) VALUES ('{name}', 'app.task')")
-    assert name in store.for_admin().jobs(JobQuery(names=[name]))
+    assert name in AdminView(store).jobs(JobQuery(names=[name]))
 
 
-def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: Store) -> None:
+def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: SqlStore) -> None:
     store.migrate()
     before = store.database.read("read_migrations")
     for number, checksum in before:
@@ -296,7 +300,7 @@ def test_what_was_applied_is_noted_once_however_often_the_script_runs(store: Sto
     assert store.database.read("read_migrations") == before
 
 
-def upgrade(store: Store, oldest: str) -> int:
+def upgrade(store: SqlStore, oldest: str) -> int:
     """Return what a newer release does to the schema, as far as this one can see it.
 
     Returns the new version.
@@ -309,7 +313,7 @@ def upgrade(store: Store, oldest: str) -> int:
     return version
 
 
-def test_a_newer_schema_that_this_release_may_use_is_worth_a_remark(store: Store) -> None:
+def test_a_newer_schema_that_this_release_may_use_is_worth_a_remark(store: SqlStore) -> None:
     store.migrate()
     assert store.check_schema().remark is None
     version = upgrade(store, celery_sqlbeat.__version__)
@@ -319,14 +323,14 @@ def test_a_newer_schema_that_this_release_may_use_is_worth_a_remark(store: Store
     assert f"version {version}, newer than version {version - 1}" in str(found.remark)
 
 
-def test_a_newer_schema_that_left_this_release_behind_is_refused(store: Store) -> None:
+def test_a_newer_schema_that_left_this_release_behind_is_refused(store: SqlStore) -> None:
     version = upgrade(store, "99.1.0")
     for refuse in (store.check_schema, store.migrate):
         with pytest.raises(ReleaseTooOld, match=rf"version {version} and needs celery-sqlbeat 99\.1\.0 .* this is 0\."):
             refuse()
 
 
-def test_each_migration_names_the_oldest_release_that_may_use_it(store: Store) -> None:
+def test_each_migration_names_the_oldest_release_that_may_use_it(store: SqlStore) -> None:
     store.migrate()
     assert [row[0] for row in run(store, "SELECT OldestRelease FROM StoreInfo")] == ["0.1.0"]
     for one in known(store)[1:]:

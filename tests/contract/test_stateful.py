@@ -7,7 +7,7 @@ checked after each step. `SQLBEAT_TEST_SEED` repeats a walk; CI always takes the
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,6 +30,7 @@ from celery_sqlbeat.model import Claim, HeldLease, NewRun, StartedRun, StartRequ
 from celery_sqlbeat.model.lifecycle import Backoff, Ending, Republish, after_failure, after_lost_lease, released
 from tests.contract.conftest import Place
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView, WorkerView
 from tests.support.world import DISPATCH, LEASE, NOON, OVERLAP, World, as_instant
 
 EXAMPLES = {"sqlite": 150, "postgresql": 40, "mysql": 30, "mssql": 20}
@@ -102,8 +103,8 @@ class Walk(RuleBasedStateMachine):
         self.instants = 0
         self.pass_time(0)
         self.planner = self.world.planner_for(max_retries=MAX_RETRIES)
-        self.beats = [store.for_beat(f"beat-{number}") for number in range(2)]
-        self.workers = [store.for_worker(f"worker-{number}") for number in range(2)]
+        self.beats = [BeatView(store, f"beat-{number}") for number in range(2)]
+        self.workers = [WorkerView(store, f"worker-{number}") for number in range(2)]
         for name, policies in GRID.items():
             self.world.add(name, Schedule="cron * * * * *", NextRunTime=NOON, Policies=policies)
         self.world.add(EDITED, Schedule="every 60s")
@@ -335,9 +336,15 @@ class Walk(RuleBasedStateMachine):
         right = request.fence == run.fence or (run.late and request.fence < run.fence)
         return right and tenure is not None and tenure.key == run.key(request.run_id)
 
+    def is_over(self, request: StartRequest) -> bool:
+        """Return whether a refused run ends: its deadlines have passed, and its job is held."""
+        run = self.known[request.run_id]
+        right = (request.claim_id, request.fence) == (run.claim_id, run.fence)
+        return right and run.state == "dispatched" and run.exclusive and run.needs_lease
+
     def ask(self, request: StartRequest, worker: int) -> StartedRun | None:
         may = self.may_start(request)
-        with self.answer(may):
+        with self.answer(may, [] if may else [request]):
             started = self.workers[worker].start([request]).get(request.run_id)
         assert (started is not None) == may, f"G3: expected {may}"
         if started is None:
@@ -517,7 +524,7 @@ class Walk(RuleBasedStateMachine):
         requests += [request._replace(fence=self.known[request.run_id].fence + 1) for request in requests]
         requests = [request for request in requests if not self.may_start(request)]
         beat, worker = self.beats[1], self.workers[1]
-        with self.answer(False):
+        with self.answer(False, requests):
             assert worker.extend([(run, 9999) for run in runs]).lost == {run.run_id for run in runs}
             for kind in ("success", "failed", "un-started"):
                 assert worker.finish([(run, ending_of(run, kind)) for run in runs]) == {run.run_id for run in runs}
@@ -544,14 +551,22 @@ class Walk(RuleBasedStateMachine):
     # Guarantees
 
     @contextmanager
-    def answer(self, yes: bool) -> Iterator[None]:
-        """G4: what is answered with no has changed nothing at all."""
-        before = None if yes else self.tables()
+    def answer(self, yes: bool, refused: Iterable[StartRequest] = ()) -> Iterator[None]:
+        """G4: a refusal changes nothing, but for the end of what cannot begin."""
+        over = {request.run_id for request in refused if self.is_over(request)}
+        before = None if yes else self.tables(over)
         yield
-        assert yes or self.tables() == before, "G4: a refused write changed something"
+        assert yes or self.tables(over) == before, "G4: a refused write changed something"
+        for run_id in over:
+            self.known[run_id].state = "ended"
+        ends = self.world.sql("SELECT * FROM JobRuns WHERE Namespace = ?", self.world.namespace) if over else []
+        states = {text(row["runid"]): (row["state"], row["reason"]) for row in ends}
+        assert all(states[run_id] == (lifecycle.SKIPPED, lifecycle.OVERLAP) for run_id in over)
 
-    def tables(self) -> tuple[list[Row], list[Row]]:
+    def tables(self, besides: Collection[str] = ()) -> tuple[list[Row], list[Row]]:
+        """Return the rows of jobs and runs, but for these runs."""
         rows = self.world.sql("SELECT * FROM JobRuns WHERE Namespace = ?", self.world.namespace)
+        rows = [row for row in rows if text(row["runid"]) not in besides]
         return (
             self.world.sql("SELECT * FROM Jobs WHERE Namespace = ? ORDER BY JobName", self.world.namespace),
             sorted(

@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 
 from celery_sqlbeat.config.database_url import database_url
-from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import load
+from celery_sqlbeat.store.sql.store import SqlStore
 
 KINDS = {
     "bool": "flag",
@@ -30,7 +30,7 @@ def test_the_server_gives_what_a_header_declares(postgresql_database: Callable[[
 
     dialect = Postgresql(database_url(postgresql_database()))
     database = Database(dialect)
-    Store(database).migrate()
+    SqlStore(database).migrate()
     database.close()
     session = dialect.connect()
     server = cast(Any, session)._connection.pgconn

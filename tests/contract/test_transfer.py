@@ -13,9 +13,9 @@ from celery import Celery
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import LineError
-from celery_sqlbeat.model import AddJob, JobDraft, UpdateJob
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.model import AddJob, JobDraft, JobWriteResult, UpdateJob
+from celery_sqlbeat.store.records import JobQuery
+from celery_sqlbeat.store.sql.store import SqlStore
 from celery_sqlbeat.transfer.jsonl import LeftOut, export_lines, read_lines
 from celery_sqlbeat.transfer.plan import BATCH, ImportStep, import_in_batches
 from tests.support.world import NOON, World
@@ -28,7 +28,7 @@ def beat(world: World) -> Handle:
     return handle_on(world.store)
 
 
-def handle_on(store: Store) -> Handle:
+def handle_on(store: SqlStore) -> Handle:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.conf.update(timezone="UTC")
     return Handle(app, read_settings({"sqlbeat_namespace": store.namespace}, {}), store)
@@ -73,9 +73,9 @@ def test_a_batch_is_written_whole_or_not_at_all(world: World) -> None:
     world.write(AddJob(draft("there")), AddJob(draft("changed")))
     before = world.beat.changes()
     new, there = AddJob(draft("new")), AddJob(draft("there"))
-    assert world.admin.write_jobs([new, there], together=True) == (set(), {"there"})
+    assert world.admin.write_jobs([new, there], together=True) == JobWriteResult(set(), {"there"})
     stale = UpdateJob(draft("changed", task_name="app.other"), version=7, reschedule=False)
-    assert world.admin.write_jobs([new, stale], together=True) == (set(), {"changed"})
+    assert world.admin.write_jobs([new, stale], together=True) == JobWriteResult(set(), {"changed"})
     assert set(world.admin.jobs(JobQuery(names=["new", "there", "changed"]))) == {"there", "changed"}
     assert world.beat.changes() == before, "nothing was written, so there is nothing to notice"
 
@@ -215,7 +215,7 @@ def test_who_changes_the_same_jobs_meanwhile_is_seen(
 
     The batch is planned anew.
     """
-    read = type(world.admin).jobs
+    read = SqlStore.jobs
     added: list[set[str]] = []
 
     def look(admin: Any, names: Any) -> Any:
@@ -224,7 +224,7 @@ def test_who_changes_the_same_jobs_meanwhile_is_seen(
             added.append(world.write(AddJob(draft("a", schedule="every 60s"))))
         return found
 
-    monkeypatch.setattr(type(world.admin), "jobs", look)
+    monkeypatch.setattr(SqlStore, "jobs", look)
     steps = take_in(beat, [line("a", args=[1]), line("b")])
     assert added == [{"a"}]
     assert actions(steps) == {"a": "change", "b": "add"}

@@ -20,9 +20,10 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.events import KINDS
 from celery_sqlbeat.model import AddJob, JobDraft, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, SCHEDULED, SKIPPED
-from celery_sqlbeat.store import Store, open_store
-from celery_sqlbeat.store.protocols import RunQuery
+from celery_sqlbeat.store import open_store
+from celery_sqlbeat.store.records import RunQuery
 from tests.support.brokers import Place
+from tests.support.views import AdminView, NodeView, sql_store
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ class Shop:
         self.launcher: list[str] = []
         """What starts each process, where something has to be set up for it before."""
         self.database_url = database_url
-        self.store: Store = open_store(read_settings({"sqlbeat_database_url": database_url}, {}))
+        self.store = open_store(read_settings({"sqlbeat_database_url": database_url}, {}))
         self.conf: dict[str, Any] = {
             "sqlbeat_poll_interval": 2,
             "sqlbeat_notice_interval": 0.5,
@@ -212,7 +213,7 @@ class Shop:
 
     def runs(self) -> list[RunRecord]:
         """Return the whole history."""
-        admin, found = self.store.for_admin(), list[RunRecord]()
+        admin, found = AdminView(self.store), list[RunRecord]()
         page = admin.runs(RunQuery(page_size=_PAGE))
         while page:
             found += page
@@ -252,7 +253,7 @@ class Shop:
 
     def statement(self, text: str) -> None:
         """Change something by hand, as a DBA would."""
-        session = self.store.database.dialect.connect()
+        session = sql_store(self.store).database.dialect.connect()
         try:
             session.begin()
             session.script(text)
@@ -264,11 +265,11 @@ class Shop:
         """Add jobs as this package does."""
         draft = JobDraft("", "shop.add", schedule, None, "[1]", None, None, None, True, None, at, None)
         writes = [AddJob(draft._replace(job_name=name, **fields)) for name in names]
-        assert self.store.for_admin().write_jobs(writes).done == set(names)
+        assert AdminView(self.store).write_jobs(writes).done == set(names)
 
     def now(self) -> datetime:
         """Return the server's clock."""
-        return self.store.nodes().clock()
+        return NodeView(self.store).clock()
 
     def close(self) -> None:
         """End what is left."""

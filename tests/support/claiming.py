@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from celery_sqlbeat.model import Claim, Claimable, GapRecord, Quarantine
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store.beat_protocol import ALL_JOBS, BeatStore
+from celery_sqlbeat.store.records import ALL_JOBS
+from tests.support.views import BeatView
 
 
 class Fired(NamedTuple):
@@ -18,7 +19,7 @@ class Fired(NamedTuple):
 
 
 def claim_due(
-    beat: BeatStore, planner: Planner, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS
+    beat: BeatView, planner: Planner, batch_size: int, dispatch_seconds: float, claimable: Claimable = ALL_JOBS
 ) -> Fired:
     """Claim a batch of due jobs."""
     due = beat.due(batch_size, claimable)

@@ -84,7 +84,7 @@ def private_postgresql() -> Iterator[PrivateServer]:
     """
     programs = _folder_of("postgres", "usr/lib/postgresql/*/bin")
     with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         command = dies_with_us()
         if getpass.getuser() == "root":  # which PostgreSQL refuses
             shutil.chown(folder, _USER)
@@ -104,11 +104,11 @@ def private_postgresql() -> Iterator[PrivateServer]:
 
 
 @contextlib.contextmanager
-def private_mariadb() -> Iterator[PrivateServer]:
+def private_mariadb(*options: str) -> Iterator[PrivateServer]:
     """Yield a MariaDB server in a folder of its own, where root has no password."""
     programs = _folder_of("mariadbd", "usr/sbin")
     with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         data, command = str(folder / "data"), dies_with_us()
         install = _folder_of("mariadb-install-db", "usr/bin") / "mariadb-install-db"
         common = ["--no-defaults", f"--datadir={data}", f"--user={getpass.getuser()}"]
@@ -120,20 +120,35 @@ def private_mariadb() -> Iterator[PrivateServer]:
         )
         assert made.returncode == 0, made.stderr
         command += [str(programs / "mariadbd"), *common, f"--port={port}", "--bind-address=127.0.0.1"]
-        command += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}"]
+        command += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}", *options]
         url = f"mysql://root@127.0.0.1:{port}/mysql"
         yield from _running(PrivateServer(command, url, folder / "log"))
 
 
 @contextlib.contextmanager
-def private_redis() -> Iterator[PrivateServer]:
+def private_redis(*options: str) -> Iterator[PrivateServer]:
     """Yield a Redis that writes every command to its file before it answers."""
     programs = _folder_of("redis-server", "usr/bin")
     with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         command = [*dies_with_us(), str(programs / "redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
-        command += ["--dir", name, "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        command += ["--dir", name, "--appendonly", "yes", "--appendfsync", "always", "--save", "", *options]
         yield from _running(PrivateServer(command, f"redis://127.0.0.1:{port}/0", folder / "log"))
+
+
+@contextlib.contextmanager
+def private_sentinel(primary: PrivateServer) -> Iterator[PrivateServer]:
+    """Yield a sentinel that alone decides when a replica becomes the primary, "shop"."""
+    programs = _folder_of("redis-server", "usr/bin")
+    with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
+        folder, port = Path(name), free_port()
+        watched = primary.url.removesuffix("/0").rpartition(":")[2]
+        (folder / "sentinel.conf").write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {name}\nsentinel monitor shop 127.0.0.1 {watched} 1\n"
+            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
+        )
+        command = [*dies_with_us(), str(programs / "redis-server"), str(folder / "sentinel.conf"), "--sentinel"]
+        yield from _running(PrivateServer(command, f"redis://127.0.0.1:{port}", folder / "log"))
 
 
 @contextlib.contextmanager
@@ -144,14 +159,14 @@ def private_rabbitmq() -> Iterator[PrivateServer]:
     if not server.exists():
         server = programs / "rabbitmq-server"
     with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         (folder / "rabbitmq.conf").write_text(f"listeners.tcp.local = 127.0.0.1:{port}\n")
         (folder / "plugins").write_text("[].\n")
         names = {
             "HOME": folder,
             "RABBITMQ_CONFIG_FILE": folder / "rabbitmq.conf",
             "RABBITMQ_CONF_ENV_FILE": folder / "none",
-            "RABBITMQ_DIST_PORT": _free_port(),
+            "RABBITMQ_DIST_PORT": free_port(),
             "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "plugins",
             "RABBITMQ_LOG_BASE": folder,
             "RABBITMQ_MNESIA_BASE": folder,
@@ -191,7 +206,7 @@ def _folder_of(program: str, pattern: str) -> Path:
     return found[-1].parent
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port below those that the system gives to connections.
 
     It must still be free when its server starts again.

@@ -23,11 +23,11 @@ from celery_sqlbeat.model.lifecycle import (
     why_refused,
 )
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import BeatStore, NextDeadlines
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.records import JobQuery, NextDeadlines, RunQuery
 from celery_sqlbeat.store.sql.dialects.sqlite_values import instant_of
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.support.claiming import Fired, claim_due
+from tests.support.views import AdminView, BeatView, WorkerView
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 LEASE = 120.0
@@ -47,7 +47,7 @@ class World:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         sql: Callable[[str, Sequence[Any]], list[Mapping[str, Any]]],
         set_clock: Callable[[datetime], None],
     ) -> None:
@@ -60,13 +60,13 @@ class World:
         self.now = NOON
         self.at(NOON)
         self.planner = self.planner_for()
-        self.beat = store.for_beat("beat-1")
-        self.worker = store.for_worker("worker-1")
-        self.admin = store.for_admin()
+        self.beat = BeatView(store, "beat-1")
+        self.worker = WorkerView(store, "worker-1")
+        self.admin = AdminView(store)
 
-    def sibling(self) -> Store:
+    def sibling(self) -> SqlStore:
         """Another namespace in the same database."""
-        return Store(self.store.database, self.namespace + "-sibling")
+        return SqlStore(self.store.database, self.namespace + "-sibling")
 
     def at(self, instant: datetime) -> None:
         """Set the server's clock."""
@@ -151,7 +151,7 @@ class World:
         """Return the states of a job's attempts, oldest first."""
         return [run["state"] for run in self.runs(name)]
 
-    def claim(self, beat: BeatStore | None = None, planner: Planner | None = None, batch: int = 500) -> Fired:
+    def claim(self, beat: BeatView | None = None, planner: Planner | None = None, batch: int = 500) -> Fired:
         """Claim what is due."""
         return claim_due(beat or self.beat, planner or self.planner, batch, DISPATCH)
 
@@ -210,7 +210,7 @@ class World:
         ended = ExpiredLease.of(lease)
         return after_ended_lease(ended, max_lost, can_republish, **facts)
 
-    def sweep(self, beat: BeatStore | None = None, can_republish: bool = True, **facts: Any) -> set[str]:
+    def sweep(self, beat: BeatView | None = None, can_republish: bool = True, **facts: Any) -> set[str]:
         """Do what a beat does about all leases that ended; returns the run ids to publish again."""
         beat = beat or self.beat
         endings, waiting = [], []
