@@ -89,6 +89,9 @@ def test_the_wheel_holds_every_sql_file_the_types_and_the_entry_points(wheel: Pa
     assert sources
     assert sources <= names
     assert "celery_sqlbeat/py.typed" in names
+    scripts = {path.relative_to(ROOT).as_posix() for path in (ROOT / "celery_sqlbeat").rglob("*.lua")}
+    assert scripts
+    assert scripts <= names
     assert "celery_sqlbeat/demo/example_project/demo.py" in names
     assert not {name for name in names if name.startswith("tests/")}
     (metadata,) = importlib.metadata.distributions(path=[str(wheel)])

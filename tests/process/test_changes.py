@@ -18,10 +18,11 @@ from celery_sqlbeat import Scheduler
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.model import Node, PauseJob, ResumeJob, RunRecord, StartRequest
 from celery_sqlbeat.model.lifecycle import CLAIMED, DISPATCHED, LEFT_TO_OTHERS, RUNNING, SKIPPED, SUCCESS, after_success
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import Beat, Shop, assert_clean, assert_sent_once, wait_for
 from tests.support.brokers import Arrived
+from tests.support.views import AdminView, NodeView, WorkerView
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def idle_beat(shop: Shop, **conf: Any) -> Beat:
     return beat
 
 
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("database", ["postgresql", "mysql", "sqlite"])
 def test_a_job_that_is_written_by_hand_is_found_at_the_next_poll(make_shop: MakeShop, database: str) -> None:
     shop = make_shop(database, "redis")
     beat = idle_beat(shop, sqlbeat_poll_interval=1, sqlbeat_notice_interval=0)
@@ -55,13 +56,13 @@ def test_a_job_that_is_written_by_hand_is_found_at_the_next_poll(make_shop: Make
     assert_clean(beat)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("database", ["postgresql", "mysql", "sqlite"])
 def test_a_change_through_this_package_is_noticed_long_before_the_next_poll(make_shop: MakeShop, database: str) -> None:
     shop = make_shop(database, "redis")
     beat = idle_beat(shop, sqlbeat_poll_interval=600)
     shop.add("added", at=shop.now())
     wait_for_runs(shop, "added", DISPATCHED, seconds=NOTICE)
-    admin = shop.store.for_admin()
+    admin = AdminView(shop.store)
     assert admin.write_jobs([PauseJob("added", "by the test")]).done
     shop.wait_until_settled()
     before = len(shop.runs())
@@ -87,7 +88,7 @@ def test_a_wrong_row_is_set_aside_and_said_once(make_shop: MakeShop) -> None:
     wait_for_runs(shop, "right", DISPATCHED, count=6)  # several polls
     for name in ("wrong", "worse"):
         assert beat.log.count(f"until its row is corrected: job_name={name} ") == 1, beat.log
-        assert shop.store.for_admin().jobs(JobQuery(names=[name]))[name].quarantine
+        assert AdminView(shop.store).jobs(JobQuery(names=[name]))[name].quarantine
     shop.statement("UPDATE Jobs SET Schedule = 'every 1s' WHERE JobName = 'wrong'")
     wait_for_runs(shop, "wrong", DISPATCHED)
     beat.stop()
@@ -125,8 +126,8 @@ def test_clocks_of_hosts_that_differ_change_nothing(make_shop: MakeShop) -> None
     for beat in beats:
         beat.says("Sending due task", seconds=60)
     shop.wait_for_slots(len(names), 3)
-    wait_for(lambda: all(node.skew_seconds is not None for node in shop.store.nodes().seen(60)), 30, shop.logs)
-    skews = sorted(round(node.skew_seconds or 0, -2) for node in shop.store.nodes().seen(60))
+    wait_for(lambda: all(node.skew_seconds is not None for node in NodeView(shop.store).seen(60)), 30, shop.logs)
+    skews = sorted(round(node.skew_seconds or 0, -2) for node in NodeView(shop.store).seen(60))
     assert skews == [-3600, 7200]
     for beat in beats:
         beat.stop()
@@ -160,7 +161,7 @@ LEASES: dict[str, Any] = {"sqlbeat_lock_timeout": 3, "sqlbeat_heartbeat_interval
 def register_worker(shop: Shop) -> None:
     """Be seen as a worker with the extension."""
     queues = json.dumps([shop.place.queue("default")])
-    shop.store.nodes().heartbeat(Node("worker", "worker", "host", os.getpid(), "0", queues=queues))
+    NodeView(shop.store).heartbeat(Node("worker", "worker", "host", os.getpid(), "0", queues=queues))
 
 
 def arrived(shop: Shop) -> list[Arrived]:
@@ -180,7 +181,7 @@ def test_a_slot_whose_queue_has_a_worker_with_the_extension_is_leased_to_it(make
     register_worker(shop)
     shop.write({"leased": {"task": "shop.add", "schedule": 1}}, **LEASES)
     beats = [shop.start(), shop.start()]
-    worker = shop.store.for_worker("worker")
+    worker = WorkerView(shop.store, "worker")
     done: list[str] = []
     for _ in range(3):
         (run,) = wait_for_runs(shop, "leased", CLAIMED)
@@ -278,7 +279,7 @@ def test_the_newest_release_that_has_a_living_beat_defines_the_jobs(make_shop: M
         return beat
 
     def schedule() -> str:
-        return str(shop.store.for_admin().jobs(JobQuery(names=["job"]))["job"].schedule)
+        return str(AdminView(shop.store).jobs(JobQuery(names=["job"]))["job"].schedule)
 
     old = release("v1", 3600)
     assert schedule() == "every 1h"
@@ -306,7 +307,7 @@ def test_a_beat_of_another_broker_waits_until_the_first_has_gone(make_shop: Make
     first.says("Sending due task", times=2)
     shop.write(entries, extra=other)
     second = shop.start()
-    second.says(f"#{shop.place.prefix}:other:, but {next(node.node_id for node in shop.store.nodes().seen(60))}")
+    second.says(f"#{shop.place.prefix}:other:, but {next(node.node_id for node in NodeView(shop.store).seen(60))}")
     assert second.process.poll() is None
     assert "Sending due task" not in second.log
     first.stop()

@@ -4,6 +4,7 @@ import pytest
 
 from tests.process.conftest import MakeShop
 from tests.support.beats import Shop, assert_clean, wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def test_a_long_history_is_deleted_beside_due_jobs(make_shop: MakeShop, database
     shop.statement(OLD[database])
     shop.write()
     beats = [shop.start(), shop.start()]
-    wait_for(lambda: shop.store.for_admin().counts(MONTH).states.get("dispatched", 0) < 1000, 120, shop.logs)
+    wait_for(lambda: AdminView(shop.store).counts(MONTH).states.get("dispatched", 0) < 1000, 120, shop.logs)
     before = fires(shop)
     wait_for(lambda: fires(shop) >= before + 3, 30, shop.logs)
     for beat in beats:

@@ -7,10 +7,11 @@ import pytest
 
 from celery_sqlbeat.model import DeleteJob
 from celery_sqlbeat.model.lifecycle import SUCCESS
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import PATIENCE, Lane, WorkerShop, lane_name, lanes
 from tests.support.beats import wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def shop(make_workers: MakeWorkers, request: pytest.FixtureRequest) -> WorkerSho
 
 
 def is_gone(shop: WorkerShop, name: str) -> bool:
-    return name not in shop.store.for_admin().jobs(JobQuery(names=[name]))
+    return name not in AdminView(shop.store).jobs(JobQuery(names=[name]))
 
 
 @pytest.mark.parametrize("overlap", ["queue", "allow"])
@@ -37,7 +38,7 @@ def test_its_row_goes_with_the_end_of_its_run_and_not_with_the_next_poll(shop: W
     beat = shop.start()
     name = shop.order("work.sleep", 3, policies={"overlap": overlap})
     shop.wait_for_start(name)
-    assert shop.store.for_admin().write_jobs([DeleteJob(name)]).done
+    assert AdminView(shop.store).write_jobs([DeleteJob(name)]).done
     assert not is_gone(shop, name), "its run goes on"
     wait_for(lambda: is_gone(shop, name), PATIENCE, shop.logs)
     (run,) = shop.attempts(name)
@@ -52,7 +53,7 @@ def test_its_row_goes_with_the_next_beat_where_none_was_there(shop: WorkerShop) 
     name = shop.order("work.sleep", 1)
     shop.dispatch()
     shop.wait_for_start(name)
-    assert shop.store.for_admin().write_jobs([DeleteJob(name)]).done
+    assert AdminView(shop.store).write_jobs([DeleteJob(name)]).done
     shop.wait_for_outcome(name)
     assert not is_gone(shop, name), "nobody was there to delete it"
     beat = shop.start()

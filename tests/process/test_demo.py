@@ -1,5 +1,6 @@
 """The demonstration as a new user runs it, and the commands of the example project's README."""
 
+import contextlib
 import os
 import re
 import signal
@@ -9,26 +10,32 @@ import time
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 
 from celery_sqlbeat.cli.init import project_root
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.store import open_store
-from celery_sqlbeat.store.protocols import RunQuery
+from celery_sqlbeat.store.records import RunQuery
 from example_project.demo import surroundings
+from tests import mariadb
 from tests.support.beats import PATIENCE, wait_for
+from tests.support.views import AdminView
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "celery", "sqlbeat", "demo"]
+TABLES = ("Jobs", "JobRuns", "Nodes")  # what keeps the fences of a namespace growing stays
 LONGEST = 75.0  # seconds, as promised; a busy machine is given twice that before the test fails
 
 pytestmark = pytest.mark.slow
 
 
-def start(temporary: Path) -> "subprocess.Popen[str]":
+def start(temporary: Path, *options: str) -> "subprocess.Popen[str]":
     environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(COMMAND, cwd=ROOT, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [*COMMAND, *options], cwd=ROOT, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
@@ -46,7 +53,37 @@ def assert_nothing_is_left(temporary: Path) -> None:
 
 
 def test_the_demonstration_ends_by_itself_with_a_clean_audit(tmp_path: Path) -> None:
-    process = start(tmp_path)
+    assert_clean_audit(start(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("server", ["postgresql", "mysql"])
+def test_the_demonstration_runs_on_a_server_and_leaves_nothing_there(
+    tmp_path: Path, server: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{server}_database")()
+    assert_clean_audit(start(tmp_path, "--database", url), tmp_path)
+    assert {table: rows_in(url, table) for table in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+def rows_in(url: str, table: str) -> int:
+    """Count the rows of a table, past the store."""
+    counts = f"SELECT count(*) AS Found FROM {table}"
+    if url.startswith("mysql"):
+        with contextlib.closing(mariadb.connect(url)) as connection:
+            return int(mariadb.execute(connection, counts)[0]["found"])
+    with psycopg.connect(url) as connection:
+        [(found,)] = connection.execute(counts)
+        return int(found)
+
+
+def test_a_database_that_other_processes_cannot_see_is_refused_in_one_line(tmp_path: Path) -> None:
+    process = start(tmp_path, "--database", "sqlite:///:memory:")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1 and not out
+    assert err.startswith("Error: beats and workers are processes") and err.count("\n") == 1
+
+
+def assert_clean_audit(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     out, err = process.communicate(timeout=2 * LONGEST)
     assert process.returncode == 0, out + err
     last = out.splitlines()[-1]
@@ -101,7 +138,7 @@ def test_the_example_project_runs_by_the_commands_of_its_page(tmp_path: Path) ->
         store = open_store(read_settings({"sqlbeat_database_url": f"sqlite:///{tmp_path / 'sqlbeat.db'}"}, {}))
 
         def done() -> set[str]:
-            return {run.job_name for run in store.for_admin().runs(RunQuery(page_size=100)) if run.state == "success"}
+            return {run.job_name for run in AdminView(store).runs(RunQuery(page_size=100)) if run.state == "success"}
 
         wait_for(lambda: {"ping-shops", "count-orders"} <= done(), 2 * PATIENCE, (tmp_path / "log").read_text)
         store.close()

@@ -19,6 +19,7 @@ from tests.support.brokers import Wire
 pytestmark = pytest.mark.slow
 
 LATE, EARLY = Lane("prefork", "redis", "postgresql", "late"), Lane("threads", "rabbitmq", "postgresql", "early")
+ON_MARIADB = Lane("prefork", "rabbitmq", "mysql", "late")
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def _count(shop: WorkerShop, what: str) -> int:
     return len(shop.lines(what=what))
 
 
-@pytest.mark.parametrize("lane", [LATE, EARLY], ids=lane_name)
+@pytest.mark.parametrize("lane", [LATE, EARLY, ON_MARIADB], ids=lane_name)
 def test_after_an_outage_of_the_database_beats_fire_and_workers_run_soon(make_workers: MakeWorkers, lane: Lane) -> None:
     """No pause between two tries is longer than a second.
 

@@ -14,6 +14,7 @@ import pytest
 from celery_sqlbeat.model.lifecycle import DISPATCHED, SUCCESS
 from tests.process.conftest import MakeShop
 from tests.support.beats import PATIENCE, Beat, Shop, wait_for
+from tests.support.views import NodeView
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +126,7 @@ def test_a_worker_without_the_databases_address_runs_every_slot(
     wait_for(lambda: sent <= {run for run, _, _ in bodies(shop)}, PATIENCE, shop.logs)
     assert len(bodies(shop)) == len(sent) and set(outcomes(shop)) <= {DISPATCHED, "scheduled", "skipped"}
     assert not any(has_run for _, _, has_run in bodies(shop))
-    assert not [node for node in shop.store.nodes().seen(3600) if node.kind == "worker"]
+    assert not [node for node in NodeView(shop.store).seen(3600) if node.kind == "worker"]
     assert worker.log.count("this worker was given no sqlbeat_database_url") == 1
     assert not (shop.folder / "sqlbeat.db").exists()
 
@@ -154,7 +155,7 @@ def test_each_worker_runs_a_message_to_everybody(make_shop: MakeShop, broker: st
         work(shop, "threads", name, everybody(shop) + (name if broker == "redis" else ""), WHO=name)
         for name in ("one", "two")
     ]
-    wait_for(lambda: len([n for n in shop.store.nodes().seen(60) if n.kind == "worker"]) == 2, PATIENCE, shop.logs)
+    wait_for(lambda: len([n for n in NodeView(shop.store).seen(60) if n.kind == "worker"]) == 2, PATIENCE, shop.logs)
     beat = shop.start()
     wait_for(lambda: len(shop.dispatched()) >= 5, 2 * PATIENCE, shop.logs)
     beat.stop()

@@ -14,10 +14,11 @@ from celery_sqlbeat.model import Claim, NewRun, StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import DISPATCHED
 from celery_sqlbeat.planning import Planner
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import Shop, assert_clean, wait_for
 from tests.support.claiming import claim_due
+from tests.support.views import AdminView, BeatView, WorkerView
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +35,14 @@ LONGEST_LEASE = 60.0  # seconds: of a new beat's patience with living workers, a
 def claim(shop: Shop) -> dict[str, Claim]:
     """Claim what is due, as a beat does that dies before it publishes."""
     planner = Planner(Rules(policies_from_setting({}), "UTC", 12.0, 3))
-    claimed = claim_due(shop.store.for_beat("beat that died"), planner, 100, 3.0)
+    claimed = claim_due(BeatView(shop.store, "beat that died"), planner, 100, 3.0)
     return {each.job_name: each for each in claimed.claims}
 
 
 def start(shop: Shop, one: Claim) -> None:
     """Begin a run, as a worker does that dies."""
     request = StartRequest(one.run_id, one.claim_id, one.fence, one.run_id, 0)
-    assert shop.store.for_worker("worker that died").start([request])
+    assert WorkerView(shop.store, "worker that died").start([request])
 
 
 def fires(shop: Shop, name: str) -> int:
@@ -96,10 +97,10 @@ def test_jobs_whose_rows_are_locked_hold_up_no_other_job(make_shop: MakeShop) ->
         assert_goes_on(shop, "each second", 18, 22)
         # A dead worker's run is taken over: here it is fired and forgotten again.
         wait_for(lambda: fires(shop, "lost") == 1, LONGEST_LEASE, shop.logs)
-        assert shop.store.for_admin().jobs(JobQuery(names=["doomed"]))
+        assert AdminView(shop.store).jobs(JobQuery(names=["doomed"]))
         assert fires(shop, "unpublished") == 0
     wait_for(lambda: fires(shop, "unpublished") == 1, 30, shop.logs)
-    wait_for(lambda: not shop.store.for_admin().jobs(JobQuery(names=["doomed"])), 30, shop.logs)
+    wait_for(lambda: not AdminView(shop.store).jobs(JobQuery(names=["doomed"])), 30, shop.logs)
     beat.stop()
     assert_clean(beat)
 
@@ -109,8 +110,8 @@ def test_a_row_that_is_locked_between_its_claim_and_its_mark_is_recorded_later(m
     shop.write({"marked": {"task": "shop.add", "schedule": 3600.0}}, extra=SLOW, **SETTINGS)
     shop.add("each second", at=shop.now())
     beat = shop.start()
-    wait_for(lambda: shop.store.for_admin().jobs(JobQuery(names=["marked"])), 30, shop.logs)
-    shop.store.for_admin().enqueue([NewRun("01a00000-0000-7000-8000-000000000001", job_id(shop, "marked"))])
+    wait_for(lambda: AdminView(shop.store).jobs(JobQuery(names=["marked"])), 30, shop.logs)
+    AdminView(shop.store).enqueue([NewRun("01a00000-0000-7000-8000-000000000001", job_id(shop, "marked"))])
     wait_for(lambda: (shop.folder / "held").exists(), 30, shop.logs)
     with locked(shop, "marked"):
         (shop.folder / "go").touch()
@@ -122,7 +123,7 @@ def test_a_row_that_is_locked_between_its_claim_and_its_mark_is_recorded_later(m
 
 
 def job_id(shop: Shop, name: str) -> str:
-    return shop.store.for_admin().jobs(JobQuery(names=[name]))[name].job_id
+    return AdminView(shop.store).jobs(JobQuery(names=[name]))[name].job_id
 
 
 def test_a_file_that_others_hold_for_a_second_at_a_time_stops_no_duty(make_shop: MakeShop) -> None:
@@ -139,7 +140,7 @@ def test_a_file_that_others_hold_for_a_second_at_a_time_stops_no_duty(make_shop:
         assert_goes_on(shop, "each second", 10, 60)
         wait_for(lambda: fires(shop, "lost") == 1, LONGEST_LEASE, shop.logs)
         wait_for(lambda: fires(shop, "unpublished") == 1, 30, shop.logs)
-        wait_for(lambda: not shop.store.for_admin().jobs(JobQuery(names=["doomed"])), 30, shop.logs)
+        wait_for(lambda: not AdminView(shop.store).jobs(JobQuery(names=["doomed"])), 30, shop.logs)
     beat.stop()
     assert_clean(beat)
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import PATIENCE, Beat, Shop, wait_for
+from tests.support.views import AdminView, CodeView
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def test_beats_with_groups_of_entries_leave_each_other_their_jobs(make_shop: Mak
     senders = {(run.job_name, str(run.claimed_by).split("/")[1]) for run in shop.runs() if run.job_name != "both"}
     assert senders == {("a-only", str(one.process.pid)), ("b-only", str(other.process.pid))}
     one.stop()
-    admin, only = shop.store.for_admin(), JobQuery(names=["a-only"])
+    admin, only = AdminView(shop.store), JobQuery(names=["a-only"])
     wait_for(lambda: admin.jobs(only)["a-only"].disabled_reason == "left the code", PATIENCE, shop.logs)
     again = shop.start(GROUP="a")
     wait_for_more_of(shop, "a-only", "b-only", "both")
@@ -127,7 +128,7 @@ def test_two_apps_without_a_name_keep_their_jobs_apart(make_shop: MakeShop) -> N
     (shop.folder / "office.py").write_text(text.replace("shop-job", "office-job"))
     one = shop.start()
     wait_for_more_of(shop, "same", "shop-job")
-    assert shop.store.for_code().owners().keys() == {"shop"}
+    assert CodeView(shop.store).owners().keys() == {"shop"}
     other = shop.start(app="office")
     wait_for_more_of(shop, "same", "shop-job", "office-job")
     other.says('entry=same reason="a job of shop has this name already"')
@@ -140,7 +141,7 @@ def test_two_apps_without_a_name_keep_their_jobs_apart(make_shop: MakeShop) -> N
     shop.statement("UPDATE Jobs SET CodeOwner = 'celery'")
     again = shop.start(app="office")
     wait_for_more_of(shop, "office-job", "same")
-    assert shop.store.for_code().owners()["office"] >= 2, again.log
+    assert CodeView(shop.store).owners()["office"] >= 2, again.log
 
 
 def test_the_jobs_of_an_app_that_was_renamed_stand_still_until_they_are_adopted(make_shop: MakeShop) -> None:
@@ -170,7 +171,7 @@ def test_a_deleted_job_of_the_code_comes_back(make_shop: MakeShop, by_hand: bool
     shop.write({"job": EVERY, "other": EVERY}, sqlbeat_poll_interval=0.5 if by_hand else 600)
     beats = [shop.start(), shop.start()]
     wait_for_more_of(shop, "job", "other")
-    before = shop.store.for_admin().jobs(JobQuery(names=["job"]))["job"].job_id
+    before = AdminView(shop.store).jobs(JobQuery(names=["job"]))["job"].job_id
     if by_hand:
         shop.statement("DELETE FROM Jobs WHERE JobName = 'job'")
     else:
@@ -178,7 +179,7 @@ def test_a_deleted_job_of_the_code_comes_back(make_shop: MakeShop, by_hand: bool
         assert code == 0 and "bring it back" in text
 
     def is_back() -> bool:
-        job = shop.store.for_admin().jobs(JobQuery(names=["job"])).get("job")
+        job = AdminView(shop.store).jobs(JobQuery(names=["job"])).get("job")
         return job is not None and job.job_id != before
 
     wait_for(is_back, PATIENCE, shop.logs)

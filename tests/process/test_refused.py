@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.model.lifecycle import DLQ, RETRY
-from celery_sqlbeat.store.protocols import RunQuery
+from celery_sqlbeat.store.records import RunQuery
 from tests.process.conftest import MakeShop
 from tests.process.test_command_line import run
 from tests.support.beats import assert_clean, wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def test_what_can_never_be_published_ends_in_the_dead_letters_with_its_error(
     shop.add("queue", options='{"queue": "nowhere"}', at=shop.now(), schedule="every 1h")
     shop.add("serializer", options='{"serializer": "none"}', at=shop.now(), schedule="every 1h")
     beat = shop.start()
-    admin, dead = shop.store.for_admin(), RunQuery(only_dead=True)
+    admin, dead = AdminView(shop.store), RunQuery(only_dead=True)
     wait_for(lambda: {letter.job_name for letter in admin.runs(dead)} == _SAYS.keys(), 60, shop.logs)
     for letter in admin.runs(dead):
         assert letter.error is not None and letter.error.startswith(_SAYS[letter.job_name]), letter

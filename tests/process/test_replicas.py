@@ -13,9 +13,9 @@ import pytest
 
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseUnavailable
-from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_one_start_each
 from tests.replication import Replication, replication
 from tests.support.beats import wait_for
@@ -47,7 +47,7 @@ def check(folder: Path, url: str) -> tuple[int, str]:
 
 
 def test_a_standby_alone_is_named_and_is_an_error_for_check(servers: Replication, tmp_path: Path) -> None:
-    primary = Store(Database(Postgresql(database_url(servers.url(servers.primary)))))
+    primary = SqlStore(Database(Postgresql(database_url(servers.url(servers.primary)))))
     primary.migrate()
     primary.close()
     database = Database(Postgresql(database_url(servers.url(servers.standby))), patience=0.1)

@@ -66,6 +66,14 @@ def test_every_slot_has_one_outcome_through_restarts_of_the_broker(redis_server:
         fires_through(made, redis_server, copies=3)
 
 
+def test_every_slot_has_one_outcome_through_restarts_of_redis_as_the_database(
+    redis_server: PrivateServer, tmp_path: Path
+) -> None:
+    with place("rabbitmq") as broker, shop(_folder(tmp_path), redis_server.url, broker) as made:
+        made.store.migrate()
+        fires_through(made, redis_server, copies=3)
+
+
 def _folder(tmp_path: Path) -> Path:
     folder = tmp_path / "shop"
     folder.mkdir()

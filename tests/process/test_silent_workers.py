@@ -12,6 +12,7 @@ from tests.process.conftest import MakeWorkers
 from tests.process.workers import LEASE, PATIENCE, Lane
 from tests.support.beats import wait_for
 from tests.support.brokers import Wire
+from tests.support.views import BeatView
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def test_who_took_a_copy_since_the_last_look_is_looked_for_again(make_workers: M
     leasing = shop.work("threads").ready()
     wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     lost, copied = shop.order("work.note"), shop.order("work.doze", 8 * LEASE)
-    claims, other_beat = shop.claim(), shop.store.for_beat("beat of the test")
+    claims, other_beat = shop.claim(), BeatView(shop.store, "beat of the test")
     other_beat.mark_published([(claims[lost], LEASE), (claims[copied], 8 * LEASE)])  # the broker loses both
     beat = shop.start()
     shop.wait_for_states(lost, "success")
@@ -93,7 +94,7 @@ def test_what_is_lost_is_published_again_where_everybody_keeps_leases_unless_for
     wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     job = shop.order("work.note")
     (claim,) = shop.claim().values()
-    shop.store.for_beat("beat of the test").mark_published([(claim, LEASE)])  # and the broker has lost it
+    BeatView(shop.store, "beat of the test").mark_published([(claim, LEASE)])  # and the broker has lost it
     beat = shop.start()
     if republish == "never":
         beat.says(f'of job {job} is not sent again: sqlbeat_republish is "never"', seconds=PATIENCE)
@@ -117,7 +118,7 @@ def test_on_redis_what_is_not_among_the_waiting_messages_is_published_again(make
     waiting = [shop.order("work.note") for _ in range(5)]
     shop.dispatch()
     lost = shop.order("work.note")
-    shop.store.for_beat("beat of the test").mark_published([(shop.claim()[lost], LEASE)])
+    BeatView(shop.store, "beat of the test").mark_published([(shop.claim()[lost], LEASE)])
     beat = shop.start()
     beat.says(f"are published again: runs=1 job_names={lost}", seconds=PATIENCE)
     for job in (lost, *waiting):
@@ -135,7 +136,7 @@ def test_on_redis_a_worker_behind_a_proxy_is_known_by_the_name_of_its_connection
     wait_for(lambda: len(shop.worker_nodes()) == 2, PATIENCE, shop.logs)
     job = shop.order("work.note")
     (claim,) = shop.claim().values()
-    shop.store.for_beat("beat of the test").mark_published([(claim, LEASE)])  # and the broker has lost it
+    BeatView(shop.store, "beat of the test").mark_published([(claim, LEASE)])  # and the broker has lost it
     frozen.signal(signal.SIGSTOP)
     beat = shop.start()
     beat.says("are published again", seconds=PATIENCE)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from celery_sqlbeat.model.lifecycle import DISPATCHED, SCHEDULED, SKIPPED
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 from tests.process.conftest import MakeShop
 from tests.support.beats import (
     LONG,
@@ -20,6 +20,7 @@ from tests.support.beats import (
     assert_sent_once,
     wait_for,
 )
+from tests.support.views import AdminView, NodeView
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +32,14 @@ COMBINATIONS = [
     (2, "sqlite", "rabbitmq"),
     (4, "postgresql", "rabbitmq"),
     (4, "sqlite", "redis"),
+    (4, "mysql", "rabbitmq"),
 ]
 if LONG:
     COMBINATIONS = [
-        (n, db, broker) for n in (1, 2, 4) for db in ("postgresql", "sqlite") for broker in ("redis", "rabbitmq")
+        (n, db, broker)
+        for n in (1, 2, 4)
+        for db in ("postgresql", "mysql", "sqlite")
+        for broker in ("redis", "rabbitmq")
     ]
 
 
@@ -62,7 +67,7 @@ def test_every_slot_is_fired_exactly_once(make_shop: MakeShop, beats: int, datab
     assert_clean(*running)
 
 
-@pytest.mark.parametrize(("database", "broker"), [("postgresql", "redis"), ("sqlite", "rabbitmq")])
+@pytest.mark.parametrize(("database", "broker"), [("postgresql", "redis"), ("sqlite", "rabbitmq"), ("mysql", "redis")])
 def test_killed_beats_lose_no_slot(make_shop: MakeShop, database: str, broker: str) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
@@ -84,7 +89,7 @@ def test_killed_beats_lose_no_slot(make_shop: MakeShop, database: str, broker: s
     assert_clean(*running)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("database", ["postgresql", "sqlite", "mysql"])
 def test_a_beat_that_stood_still_fires_nothing_twice(make_shop: MakeShop, database: str) -> None:
     shop = make_shop(database, "redis")
     shop.write(ENTRIES, sqlbeat_dispatch_timeout=1)
@@ -114,7 +119,7 @@ def pass_by(shop: Shop, seconds: float) -> None:
     wait_for(lambda: time.monotonic() > until, seconds + 60, shop.logs)
 
 
-@pytest.mark.parametrize(("database", "broker"), [("postgresql", "rabbitmq"), ("sqlite", "redis")])
+@pytest.mark.parametrize(("database", "broker"), [("postgresql", "rabbitmq"), ("sqlite", "redis"), ("mysql", "redis")])
 def test_a_stop_in_the_middle_of_a_batch_leaves_nothing_half_done(
     make_shop: MakeShop, database: str, broker: str
 ) -> None:
@@ -123,13 +128,13 @@ def test_a_stop_in_the_middle_of_a_batch_leaves_nothing_half_done(
     names = [f"job-{number}" for number in range(2000)]
     shop.add(*names, schedule="every 1h", at=shop.now())
     beat = shop.start()
-    wait_for(lambda: shop.store.for_admin().runs(RunQuery(page_size=1)), 30, shop.logs)
+    wait_for(lambda: AdminView(shop.store).runs(RunQuery(page_size=1)), 30, shop.logs)
     took = beat.stop()
     assert took < 8
     runs = shop.runs()
     assert {run.state for run in runs} <= {DISPATCHED, SCHEDULED}
     assert len({run.job_name for run in runs}) == len(runs)
-    jobs = shop.store.for_admin().jobs(JobQuery(names=names))
+    jobs = AdminView(shop.store).jobs(JobQuery(names=names))
     assert all(job.locked_by is None for job in jobs.values())
     sent = {message.headers["sqlbeat"]["run"] for message in shop.place.take()}
     assert sent == {run.run_id for run in runs if run.state == DISPATCHED}
@@ -165,8 +170,8 @@ def test_stopping_is_quick_when_there_is_nothing_to_do(make_shop: MakeShop) -> N
     shop.write(sqlbeat_poll_interval=60, sqlbeat_notice_interval=0)
     beat = shop.start()
     began = time.monotonic()
-    wait_for(lambda: shop.store.nodes().seen(60), 30, shop.logs)
+    wait_for(lambda: NodeView(shop.store).seen(60), 30, shop.logs)
     assert beat.stop() < 3
     assert time.monotonic() - began < 30
-    (node,) = shop.store.nodes().seen(60)
+    (node,) = NodeView(shop.store).seen(60)
     assert node.stopped_at is not None

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from celery_sqlbeat.model.lifecycle import DISPATCHED, SCHEDULED, SKIPPED, SUCCESS
-from celery_sqlbeat.store.protocols import RunQuery
+from celery_sqlbeat.store.records import RunQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.test_command_line import run
 from tests.process.workers import PATIENCE, Lane, WorkerShop, lane_name, lanes
 from tests.support.beats import wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def write(shop: WorkerShop, lane: Lane, *names: str, **conf: object) -> None:
 def assert_nothing_is_counted(shop: WorkerShop) -> None:
     """Neither a failure nor a lost lease, nor a dead letter."""
     assert {(run.failures, run.lost_leases) for run in shop.attempts("new")} == {(0, 0)}, shop.logs()
-    assert shop.store.for_admin().runs(RunQuery(only_dead=True, page_size=10)) == [], shop.logs()
+    assert AdminView(shop.store).runs(RunQuery(only_dead=True, page_size=10)) == [], shop.logs()
 
 
 @pytest.mark.parametrize("lane", lanes(among=LANES), ids=lane_name)

@@ -6,20 +6,25 @@ from datetime import timedelta
 import pytest
 
 from celery_sqlbeat.model.nodes import read_queues
-from celery_sqlbeat.store.protocols import RunQuery
+from celery_sqlbeat.store.records import RunQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import LEASE, PATIENCE, Lane, lane_name, lanes
 from tests.support.beats import wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
-BOTH = [Lane("prefork", "redis", "postgresql", "late"), Lane("threads", "rabbitmq", "sqlite", "early")]
+EACH_DATABASE = [
+    Lane("prefork", "redis", "postgresql", "late"),
+    Lane("prefork", "rabbitmq", "mysql", "late"),
+    Lane("threads", "rabbitmq", "sqlite", "early"),
+]
 EACH, RARELY = 3.0, 8.0  # seconds between two slots
 CADENCES = ("from_start", "fixed_rate", "fixed_delay")
 
 
-@pytest.mark.parametrize("lane", lanes("prefork", "threads", among=BOTH), ids=lane_name)
+@pytest.mark.parametrize("lane", lanes("prefork", "threads", among=EACH_DATABASE), ids=lane_name)
 def test_a_failing_job_goes_through_its_retries_to_the_dead_letters_and_on(
     make_workers: MakeWorkers, lane: Lane
 ) -> None:
@@ -50,7 +55,7 @@ def test_a_failing_job_goes_through_its_retries_to_the_dead_letters_and_on(
         assert run.finished_at is not None and following.claimed_at is not None
         assert run.finished_at <= following.claimed_at
         assert "no luck today" in str(run.error)
-    letters = shop.store.for_admin().runs(RunQuery(only_dead=True))
+    letters = AdminView(shop.store).runs(RunQuery(only_dead=True))
     assert [letter.run_id for letter in letters] == [dead.run_id]
     wait_for(lambda: len(shop.attempts("bad")) > 3, PATIENCE, shop.logs)
     on_the_grid = (shop.attempts("bad")[3].scheduled_for - first.scheduled_for) % timedelta(seconds=RARELY)
@@ -74,7 +79,7 @@ def test_a_failing_job_goes_through_its_retries_to_the_dead_letters_and_on(
             assert following.claimed_at is not None and following.claimed_at >= run.finished_at
 
 
-@pytest.mark.parametrize("lane", lanes("prefork", "threads", among=BOTH), ids=lane_name)
+@pytest.mark.parametrize("lane", lanes("prefork", "threads", among=EACH_DATABASE), ids=lane_name)
 def test_a_killed_worker_is_followed_by_another_without_anybodys_help(make_workers: MakeWorkers, lane: Lane) -> None:
     shop = make_workers(lane)
     entries = {"long": {"task": "work.sleep", "schedule": 1, "args": [600, 1]}}
@@ -94,7 +99,7 @@ def test_a_killed_worker_is_followed_by_another_without_anybodys_help(make_worke
     other.stop()
 
 
-@pytest.mark.parametrize("lane", lanes("threads", among=BOTH), ids=lane_name)
+@pytest.mark.parametrize("lane", lanes("threads", among=EACH_DATABASE), ids=lane_name)
 def test_a_queue_that_a_worker_has_just_ceased_to_consume_keeps_its_leases(
     make_workers: MakeWorkers, lane: Lane
 ) -> None:

@@ -12,6 +12,7 @@ from celery_sqlbeat.model.nodes import read_queues
 from tests.process.conftest import MakeWorkers
 from tests.process.workers import CLOCKS, HEARTBEAT, PATIENCE, Lane, WorkerShop
 from tests.support.beats import wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ def test_a_worker_inside_another_program_keeps_leases_too(shop: WorkerShop, way:
         shop.dispatch()
         shop.wait_for_start(job)
         if way == "is stopped":  # not in the main thread, so that no signal reaches it
-            assert shop.store.for_admin().cancel(job)
+            assert AdminView(shop.store).cancel(job)
             shop.wait_for_line("TaskStopped", job)
         else:
             shop.wait_for_states(job, "success")

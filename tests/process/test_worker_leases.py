@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from celery_sqlbeat.model import RunRecord
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
 from tests.process.workers import (
@@ -29,6 +29,7 @@ from tests.process.workers import (
 )
 from tests.support.beats import LONG, wait_for
 from tests.support.brokers import Wire
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ FROZEN = [
     Lane("prefork", "redis", "postgresql", "late"),
     Lane("threads", "rabbitmq", "sqlite", "late"),
     Lane("gevent", "redis", "postgresql", "early"),
-    Lane("solo", "rabbitmq", "postgresql", "early"),
+    Lane("solo", "rabbitmq", "mysql", "early"),
 ]
 RETURNS = "It returns"
 KILLED = "Its worker is killed, or stands still for longer than the lease"
@@ -183,6 +184,54 @@ def test_no_body_begins_after_its_lease_in_a_worker_that_stood_still(make_worker
     together({lane: make_workers(lane) for lane in chosen}, scenario)
 
 
+# Between the first check of the lease and the body, the worker stands still with all its processes.
+_STANDS_STILL_BEFORE_THE_BODY = f"""
+import os, pathlib, signal, time
+from celery.signals import task_failure, task_prerun, task_retry
+
+def stand_still(**_):
+    if not pathlib.Path("stood still").exists():
+        pathlib.Path("stood still").touch()
+        last = time.monotonic()
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+        while (now := time.monotonic()) - last < {LEASE / 2}:  # a thread goes on until the signal arrives
+            last = now
+
+def tell(**_):
+    pathlib.Path("told a failure").touch()
+
+task_prerun.connect(stand_still, weak=False)
+task_failure.connect(tell, weak=False)
+task_retry.connect(tell, weak=False)
+"""
+
+
+def test_no_body_begins_after_its_lease_in_a_task_that_stood_still_before_it(make_workers: MakeWorkers) -> None:
+    """Nobody is told a failure, and its message is acknowledged.
+
+    The next attempt does the work.
+    """
+
+    def scenario(shop: WorkerShop, lane: Lane) -> None:
+        shop.write_app(lane, extra=_STANDS_STILL_BEFORE_THE_BODY)
+        worker = shop.work(lane.pool).ready()
+        name = shop.order("work.sleep", 0.1)
+        shop.dispatch()
+        wait_for((shop.folder / "stood still").exists, PATIENCE, shop.logs)
+        wait_until_taken_over(shop, name)
+        lost = assert_outcome(shop, name, KILLED)
+        worker.signal(signal.SIGCONT)
+        shop.dispatch_until(lambda: shop.states(name)[1:] == ["success"])
+        assert [start.attempt for start in shop.starts(name)] == [2], shop.logs()
+        assert shop.attempts(name)[0] == lost and not (shop.folder / "told a failure").exists(), shop.logs()
+        worker.stop()
+        assert shop.place.take() == []
+        assert_calm(worker)
+
+    chosen = lanes(*POOLS, among=FROZEN)
+    together({lane: make_workers(lane) for lane in chosen}, scenario)
+
+
 @pytest.mark.parametrize("lane", lanes("prefork"), ids=lane_name)
 def test_what_a_child_did_while_its_worker_stood_still_is_not_recorded(make_workers: MakeWorkers, lane: Lane) -> None:
     """Nobody stops the child of a frozen process.
@@ -228,12 +277,12 @@ def outage(shop: WorkerShop, lane: Lane, swallow: bool, seconds: float) -> tuple
     return wire, worker, name, start
 
 
-ON_POSTGRESQL = [
+ON_A_SERVER = [
     Lane("prefork", "redis", "postgresql", "late"),
-    Lane("threads", "rabbitmq", "postgresql", "early"),
+    Lane("threads", "rabbitmq", "mysql", "early"),
     Lane("gevent", "rabbitmq", "postgresql", "late"),
     Lane("eventlet", "redis", "postgresql", "late"),
-    Lane("solo", "redis", "postgresql", "early"),
+    Lane("solo", "redis", "mysql", "early"),
 ]
 
 
@@ -244,7 +293,7 @@ ways = pytest.mark.parametrize("swapped", [False, True] if LONG else [False])
 
 def is_silent(lane: Lane, swapped: bool) -> bool:
     """Whether the database just does not answer on this lane, instead of being gone."""
-    return (ON_POSTGRESQL.index(lane) % 2 == 1) != swapped
+    return (ON_A_SERVER.index(lane) % 2 == 1) != swapped
 
 
 @ways
@@ -259,7 +308,7 @@ def test_an_outage_shorter_than_the_lease_interrupts_nothing(make_workers: MakeW
         wire.close()
         assert_calm(worker)
 
-    together({lane: make_workers(lane) for lane in ON_POSTGRESQL[: 5 if LONG else 2]}, scenario)
+    together({lane: make_workers(lane) for lane in ON_A_SERVER[: 5 if LONG else 2]}, scenario)
 
 
 @ways
@@ -281,14 +330,14 @@ def test_an_outage_longer_than_the_lease_stops_the_task_before_its_lease_ends(
         wire.close()
         assert_calm(worker)
 
-    together({lane: make_workers(lane) for lane in ON_POSTGRESQL}, scenario)
+    together({lane: make_workers(lane) for lane in ON_A_SERVER}, scenario)
 
 
 def test_an_outage_that_does_not_end_loses_no_slot(make_workers: MakeWorkers) -> None:
     """The worker can tell nobody; when its lease has ended, others take the run over."""
-    shop = make_workers(ON_POSTGRESQL[0])
-    wire, worker, name, start = outage(shop, ON_POSTGRESQL[0], True, 0.0)
-    shop.write_app(ON_POSTGRESQL[0])
+    shop = make_workers(ON_A_SERVER[0])
+    wire, worker, name, start = outage(shop, ON_A_SERVER[0], True, 0.0)
+    shop.write_app(ON_A_SERVER[0])
     wait_for(lambda: ends_of(shop, start), PATIENCE, shop.logs)
     wait_until_taken_over(shop, name)
     lost = assert_outcome(shop, name, KILLED)
@@ -353,7 +402,7 @@ def test_a_task_that_swallows_every_exception_is_killed(make_workers: MakeWorker
     worker = shop.work(concurrency=2).ready()
     shop.dispatch()
     start = shop.wait_for_start(name)
-    assert shop.store.for_admin().cancel(name)
+    assert AdminView(shop.store).cancel(name)
     wait_for(lambda: not psutil.pid_exists(start.pid), PATIENCE, shop.logs)
     assert not ends_of(shop, start)
     assert shop.states(name) == ["cancelled"]
@@ -370,7 +419,7 @@ def test_what_cannot_be_stopped_keeps_its_claim_unextended(make_workers: MakeWor
 
     Its run is not given away by its own worker meanwhile.
     """
-    lane = ON_POSTGRESQL[1]
+    lane = ON_A_SERVER[1]
     shop = make_workers(lane)
     name = shop.order("work.doze", LEASE + 3)
     wire = Wire(shop.database_url)
@@ -405,7 +454,7 @@ def test_stops_in_the_middle_of_thousands_of_short_tasks_cost_no_thread(make_wor
             "UPDATE Jobs SET LockedBy = NULL WHERE random() < 0.5 AND RunId IN "
             "(SELECT RunId FROM JobRuns WHERE State = 'running');"
         )
-        return all(row.locked_by is None for row in shop.store.for_admin().jobs(JobQuery(names=names)).values())
+        return all(row.locked_by is None for row in AdminView(shop.store).jobs(JobQuery(names=names)).values())
 
     wait_for(are_over, 4 * PATIENCE, shop.logs)
 

@@ -14,6 +14,7 @@ from tests.process.outcomes import assert_outcome
 from tests.process.test_worker_alerts import _ALERTS, A_RETRY, alerts, is_told, told_of
 from tests.process.workers import PATIENCE, Lane, WorkerShop, assert_calm, lanes, together
 from tests.support.beats import wait_for
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +95,6 @@ def test_a_run_that_goes_on_for_intervals_of_its_job_is_told(make_workers: MakeW
         said = run_command(shop, command)
         assert f"job {job}: run" in said and "of its intervals" in said, said
         assert command == "check" or "\nhealthy\n" in said
-    shop.store.for_admin().cancel(job)
+    AdminView(shop.store).cancel(job)
     beat.stop()
     worker.stop()

@@ -27,6 +27,7 @@ from tests.process.workers import (
 from tests.servers import server
 from tests.support.beats import wait_for
 from tests.support.brokers import Wire
+from tests.support.views import AdminView
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +143,7 @@ def stage(request: pytest.FixtureRequest, make_shared_workers: MakeWorkers) -> I
             shop.control("revoke", task_id=claims["revoked"].run_id, terminate=True, signal="SIGTERM")
         if "cancelled" in claims:
             shop.wait_for_start("cancelled")
-            shop.store.for_admin().cancel("cancelled")
+            AdminView(shop.store).cancel("cancelled")
         yield Stage(lane, shop, events)
         worker.stop()
         assert_calm(worker)

@@ -31,6 +31,7 @@ from tests.process.workers import (
 )
 from tests.support.beats import wait_for
 from tests.support.brokers import Wire
+from tests.support.views import AdminView, BeatView
 
 pytestmark = pytest.mark.slow
 
@@ -145,9 +146,9 @@ def test_stale_and_duplicate_messages_are_dropped_and_seen(make_workers: MakeWor
     twice, again, cancelled = shop.order("work.sleep", 1.5), shop.order("work.note"), shop.order("work.note")
     claims = shop.claim()
     shop.publish(*claims.values(), *(claims[name] for name in (*names, twice, again)), mark=False)
-    given = shop.store.for_beat("beat of the test").release_claims([claims[again]], released("test").reason or "")
+    given = BeatView(shop.store, "beat of the test").release_claims([claims[again]], released("test").reason or "")
     assert given.done == {claims[again].run_id}
-    assert shop.store.for_admin().cancel(cancelled)
+    assert AdminView(shop.store).cancel(cancelled)
     (newer,) = shop.claim().values()
     assert newer.run_id == claims[again].run_id and newer.fence > claims[again].fence
     shop.publish(newer)
@@ -511,7 +512,7 @@ def test_what_was_fired_and_forgotten_is_recorded_all_the_same(make_workers: Mak
         claims = shop.claim()
         shop.publish(*(claims[name] for name in (good, bad, again)))
         shop.publish(claims[unleased], mark=False)
-        assert shop.store.for_beat("beat of the test").mark_dispatched([claims[unleased]]).done
+        assert BeatView(shop.store, "beat of the test").mark_dispatched([claims[unleased]]).done
         assert shop.states(good) == shop.states(unleased) == ["dispatched"]
         next_slots = {name: shop.job(name).next_run_time for name in claims}
         assert all(at > shop.now() for at in next_slots.values())

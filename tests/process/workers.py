@@ -28,10 +28,12 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending, ExpiredLease, after_ended_lease
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.publisher import Publisher
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
+from tests import mariadb
 from tests.support.beats import LONG, Beat, Shop, wait_for
 from tests.support.brokers import Place
 from tests.support.claiming import claim_due
+from tests.support.views import AdminView, BeatView, NodeView
 
 LEASE, HEARTBEAT, FAILURES = 6.0, 1.0, 3  # seconds; room for a busy machine, and short enough to wait for its end
 PATIENCE = 60.0  # seconds; far more than anything here takes on a machine that is not busy
@@ -61,11 +63,12 @@ LANES = (
     Lane("threads", "rabbitmq", "postgresql", "late"),
     Lane("gevent", "redis", "postgresql", "late"),
     Lane("eventlet", "rabbitmq", "sqlite", "late"),
-    Lane("solo", "redis", "postgresql", "early"),
+    Lane("gevent", "rabbitmq", "mysql", "late"),
+    Lane("solo", "redis", "mysql", "early"),
 )
 ALL_LANES = tuple(
     itertools.starmap(
-        Lane, itertools.product(POOLS, ("redis", "rabbitmq"), ("postgresql", "sqlite"), ("late", "early"))
+        Lane, itertools.product(POOLS, ("redis", "rabbitmq"), ("postgresql", "mysql", "sqlite"), ("late", "early"))
     )
 )
 
@@ -183,7 +186,7 @@ class WorkerShop(Shop):
         name = name or f"{task.removeprefix('work.')}-{next(self._numbers)}"
         fields = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in fields.items()}
         draft = JobDraft(name, task, "every 1h", None, json.dumps(args), None, None, None, True, None, self.now(), None)
-        assert self.store.for_admin().write_jobs([AddJob(draft._replace(**fields))]).done == {name}
+        assert AdminView(self.store).write_jobs([AddJob(draft._replace(**fields))]).done == {name}
         return name
 
     def claim(self) -> dict[str, Claim]:
@@ -195,7 +198,7 @@ class WorkerShop(Shop):
             conf["sqlbeat_lock_timeout"],
             conf["sqlbeat_max_retries"],
         )
-        claimed = claim_due(self.store.for_beat("beat of the test"), Planner(rules), 1000, 15.0)
+        claimed = claim_due(BeatView(self.store, "beat of the test"), Planner(rules), 1000, 15.0)
         assert not claimed.quarantines
         return {claim.job_name: claim for claim in claimed.claims}
 
@@ -211,7 +214,7 @@ class WorkerShop(Shop):
             sent = self._publisher.publish(claims[at : at + 500], time.monotonic() + 30)
             assert not sent.failed
         if mark:
-            beat = self.store.for_beat("beat of the test")
+            beat = BeatView(self.store, "beat of the test")
             leased = [(claim, claim.lease_seconds) for claim in claims if claim.exclusive]
             beat.mark_published(leased)
             beat.mark_dispatched([claim for claim in claims if not claim.exclusive])
@@ -234,7 +237,7 @@ class WorkerShop(Shop):
 
     def reap(self) -> set[str]:
         """Take over leases that ended, as a beat does; returns the run ids."""
-        beat = self.store.for_beat("beat of the test")
+        beat = BeatView(self.store, "beat of the test")
         endings = []
         for lease in beat.ended(1000):
             facts = ExpiredLease.of(lease)
@@ -308,7 +311,7 @@ class WorkerShop(Shop):
 
     def job(self, name: str) -> JobRecord:
         """Return the row of a job."""
-        return self.store.for_admin().jobs(JobQuery(names=[name]))[name]
+        return AdminView(self.store).jobs(JobQuery(names=[name]))[name]
 
     def wait_for_states(self, job: str, *states: str, seconds: float = PATIENCE) -> list[RunRecord]:
         """Wait until the attempts of a job are in these states; returns them."""
@@ -319,7 +322,7 @@ class WorkerShop(Shop):
         """Wait until these jobs are free, and no run of theirs is claimed or running."""
 
         def are_out() -> bool:
-            rows = self.store.for_admin().jobs(JobQuery(names=jobs)).values()
+            rows = AdminView(self.store).jobs(JobQuery(names=jobs)).values()
             busy = {run.job_name for run in self.runs() if run.state in (CLAIMED, RUNNING)}
             return all(row.locked_by is None for row in rows) and not busy & set(jobs)
 
@@ -327,7 +330,7 @@ class WorkerShop(Shop):
 
     def worker_nodes(self) -> list[SeenNode]:
         """Return the workers that have registered."""
-        return [node for node in self.store.nodes().seen(3600) if node.kind == "worker"]
+        return [node for node in NodeView(self.store).seen(3600) if node.kind == "worker"]
 
     def results(self) -> dict[str, dict[str, Any]]:
         """Return what lies in the result backend, by task id."""
@@ -356,6 +359,12 @@ class WorkerShop(Shop):
             finally:
                 file.execute("ROLLBACK")
                 file.close()
+            return
+        if self.database_url.startswith("mysql"):
+            with contextlib.closing(mariadb.connect(self.database_url)) as holder:
+                mariadb.execute(holder, "START TRANSACTION")
+                mariadb.execute(holder, "SELECT 1 FROM Jobs WHERE JobName = ? FOR UPDATE", (job,))
+                yield
             return
         with psycopg.connect(self.database_url) as connection:
             connection.execute("SELECT 1 FROM Jobs WHERE JobName = %s FOR UPDATE", (job,))

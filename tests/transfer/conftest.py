@@ -1,5 +1,6 @@
 """Shops that move from another scheduler: their app, their settings, and an empty table."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,20 @@ Open = Callable[..., Handle]
 
 @pytest.fixture
 def open_shop(tmp_path: Path) -> Iterator[Open]:
-    """Make a handle on an app with this configuration, and with tables of its own."""
+    """Make a handle on an app with this configuration, and with a namespace of its own.
+
+    `url`: of its database; a file of its own unless it is given.
+    """
     opened: list[Handle] = []
 
-    def make(**conf: Any) -> Handle:
+    def make(url: str | None = None, **conf: Any) -> Handle:
         app = Celery("shop", broker="memory://", set_as_current=False)
         app.conf.update(timezone="UTC", **conf)
-        url = f"sqlite:///{tmp_path}/{len(opened)}.db"
-        handle = Handle(app, read_settings({"sqlbeat_database_url": url}, {}))
+        own = {
+            "sqlbeat_database_url": url or f"sqlite:///{tmp_path}/{len(opened)}.db",
+            "sqlbeat_namespace": f"test-{secrets.token_hex(6)}",
+        }
+        handle = Handle(app, read_settings(own, {}))
         handle.store.migrate()
         opened.append(handle)
         return handle

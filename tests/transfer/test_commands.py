@@ -202,9 +202,9 @@ def test_a_database_that_goes_away_in_the_middle_says_how_far_it_came(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from celery_sqlbeat.errors import DatabaseUnavailable
-    from celery_sqlbeat.store.sql.jobs import SqlAdminStore
+    from celery_sqlbeat.store.sql.store import SqlStore
 
-    write_jobs, calls = SqlAdminStore.write_jobs, []
+    write_jobs, calls = SqlStore.write_jobs, []
 
     def once(store: Any, *batch: Any, **how: Any) -> Any:
         calls.append(batch)
@@ -212,11 +212,11 @@ def test_a_database_that_goes_away_in_the_middle_says_how_far_it_came(
             raise DatabaseUnavailable("the database is away")
         return write_jobs(store, *batch, **how)
 
-    monkeypatch.setattr(SqlAdminStore, "write_jobs", once)
+    monkeypatch.setattr(SqlStore, "write_jobs", once)
     text = lines(*({"name": f"job-{number:04}"} for number in range(700)))
     done = run("jobs", "import", "-", text=text)
     assert done.exit_code == 1
     assert done.output == "Error: the database is away; 500 jobs were done before that: import again to go on\n"
     assert len(names(run)) == 500
-    monkeypatch.setattr(SqlAdminStore, "write_jobs", write_jobs)
+    monkeypatch.setattr(SqlStore, "write_jobs", write_jobs)
     assert run("jobs", "import", "-", text=text).output == "200 added, 500 the same\n"

@@ -18,6 +18,7 @@ from celery_sqlbeat.beat_schedule.entries import read_entries
 from celery_sqlbeat.errors import SourceUnreadable
 from celery_sqlbeat.transfer.from_entries import from_beat_schedule, from_shelve
 from tests.support.stock import untyped
+from tests.support.views import CodeView, NodeView
 from tests.transfer.conftest import Open, move
 
 DAY = timedelta(days=1)
@@ -78,7 +79,7 @@ def test_a_beat_has_nothing_to_import_any_more(shop: Handle, tmp_path: Path) -> 
     stock_like = Scheduler(shop.app, lazy=True)
     stock_like.setup_schedule()
     code = read_entries(shop.app, stock_like.schedule, shop.settings.release, shop.settings.policies)
-    newest = shop.store.for_code().newest_release(code.owner, code.release, 60.0)
+    newest = CodeView(shop.store).newest_release(code.owner, code.release, 60.0)
     assert newest.winner == newest.imported == code.release
 
 
@@ -152,7 +153,7 @@ def test_a_newer_release_that_has_a_live_beat_defines_the_entries_that_it_has(op
     newer = Handle(open_shop(beat_schedule=changed, result_expires=None).app, shop.settings, shop.store)
     move(newer, from_beat_schedule(newer.app, newer.settings))
     code = from_beat_schedule(newer.app, newer.settings).code
-    shop.store.nodes().heartbeat(Node("beat-1", "beat", "host", 1, "1", code.release, code_owner=code.owner))
+    NodeView(shop.store).heartbeat(Node("beat-1", "beat", "host", 1, "1", code.release, code_owner=code.owner))
     steps = move(shop, from_beat_schedule(shop.app, shop.settings))
     assert {name for name, step in steps.items() if step.action == "left"} == {"often"}
     assert "has a live beat and defines the jobs" in steps["often"].remarks[0]

@@ -1,4 +1,4 @@
-"""The move from redbeat.
+"""The move from redbeat, also to the Redis where it was: such a shop needs no SQL database.
 
 Its entries are made by redbeat, in a real Redis, under a prefix of their own.
 """
@@ -27,11 +27,12 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-@pytest.fixture
-def shop(open_shop: Open) -> Iterator[Handle]:
+@pytest.fixture(params=["sqlite", "memory", "redis"])
+def shop(open_shop: Open, request: pytest.FixtureRequest) -> Iterator[Handle]:
     prefix = f"sqlbeat-test-[{secrets.token_hex(4)}]*:"  # with characters that mean something in a pattern
     url = server("redis")
     handle = open_shop(
+        {"sqlite": None, "memory": "memory://", "redis": url}[request.param],
         redbeat_redis_url=url,
         redbeat_key_prefix=prefix,
         redbeat_redis_options={"socket_timeout": 5},
@@ -41,6 +42,7 @@ def shop(open_shop: Open) -> Iterator[Handle]:
     yield handle
     client = get_redis(handle.app)
     keys = [key for key in client.scan_iter(match="sqlbeat-test-*") if key.startswith(prefix)]
+    keys += client.scan_iter(match=f"sqlbeat:{{{handle.settings.namespace}}}:*")
     if keys:
         client.delete(*keys)
     client.close()
