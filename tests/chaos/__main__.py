@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.chaos import databases
 from tests.chaos.weather import BROKERS, run
 
 
@@ -14,7 +15,7 @@ def main() -> int:
     """Run once; the exit code is 1 where a promise was broken."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--database", choices=["mysql", "postgresql", "sqlite"], default="postgresql")
+    parser.add_argument("--database", choices=databases.NAMES, default="postgresql")
     parser.add_argument("--broker", choices=sorted(BROKERS), default="redis")
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()

@@ -61,6 +61,10 @@ class Freeze(NamedTuple):
     process: int
     since: float
     until: float
+    went_on: float = math.inf
+    """When it was told to go on; `until` is a moment later."""
+    is_whole: bool = True
+    """Whether the children of a main process stood still with it."""
 
 
 class Kill(NamedTuple):
@@ -159,6 +163,19 @@ def was_frozen(body: Body, history: History) -> bool:
     """Whether its worker stood still while it ran."""
     return any(
         freeze.process == body.process and freeze.since <= body.last_seen and freeze.until >= body.began
+        for freeze in history.freezes
+    )
+
+
+def stood_still_before(body: Body, history: History) -> bool:
+    """Whether its process stood still between the last check of its lease and its first line.
+
+    The check was over when the process went on, and the body had not begun.
+    """
+    return body.checked is not None and any(
+        freeze.process == body.process
+        and (freeze.is_whole or body.child == body.process)
+        and body.checked <= freeze.went_on <= body.began
         for freeze in history.freezes
     )
 

@@ -84,10 +84,15 @@ REBORN_EVERY, REBORN_SECONDS = 2, 1.2
 _OVERLAPPING = ("overlapping", "batch", "at-once", "shared-long", "shared-quick", "backlog")
 
 
-def jobs() -> dict[str, Job]:
-    """Return what the judge knows."""
+def reborn(has_sql: bool) -> dict[str, str]:
+    """Return who deletes which job; a store without SQL has nobody who does it by hand."""
+    return {name: by if has_sql else "by the package" for name, by in REBORN.items()}
+
+
+def jobs(reborn: Mapping[str, str]) -> dict[str, Job]:
+    """Return what the judge knows, also of the jobs that are deleted now and then."""
     found = {name: _job(kind) for name, kind in _names()}
-    for name, by in REBORN.items():
+    for name, by in reborn.items():
         found[name] = Job(REBORN_EVERY, by == "by the package", 3, is_deleted=by)
     return found
 

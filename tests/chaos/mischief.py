@@ -20,12 +20,13 @@ import pymysql
 
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from tests.chaos import witnesses
 from tests.chaos.guests import Later
 from tests.chaos.history import Hang
 from tests.chaos.witnesses import Body
 from tests.support.beats import Shop
+from tests.support.views import AdminView
 
 _TAIL = 200_000  # bytes of the witness; a body that lives has a line among them
 _AGAIN = 0.5  # seconds until the next try to define a job whose run has not ended yet
@@ -36,7 +37,7 @@ class Rebirths:
 
     def __init__(self, shop: Shop, jobs: dict[str, str], every: int, seconds: float) -> None:
         """`jobs` says who deletes each of them: "by the package" or "by hand"."""
-        self._shop, self._jobs = shop, jobs
+        self._shop, self.jobs = shop, jobs
         self._every, self._seconds = every, seconds
         self.count = 0
 
@@ -59,21 +60,21 @@ class Rebirths:
             first,
             None,
         )
-        return self._shop.store.for_admin().write_jobs([AddJob(draft)]).done == {name}
+        return AdminView(self._shop.store).write_jobs([AddJob(draft)]).done == {name}
 
     def define_all(self) -> None:
         """For the first time."""
-        for name in self._jobs:
+        for name in self.jobs:
             assert self.define(name)
 
     def delete_one(self, random: random.Random, later: Later) -> bool:
         """Delete a job in any state, and define it again as soon as it is gone."""
-        name, force = random.choice(sorted(self._jobs)), random.random() < 0.5
+        name, force = random.choice(sorted(self.jobs)), random.random() < 0.5
         try:
-            if self._jobs[name] == "by hand":
+            if self.jobs[name] == "by hand":
                 self._shop.statement(f"DELETE FROM Jobs WHERE JobName = '{name}'")
             else:
-                self._shop.store.for_admin().write_jobs([DeleteJob(name, force=force)])
+                AdminView(self._shop.store).write_jobs([DeleteJob(name, force=force)])
         except (SqlbeatError, psycopg.Error, pymysql.Error, sqlite3.Error):
             return False  # the database is away, or its disk is full
 
@@ -94,7 +95,7 @@ class Rebirths:
 
         An earlier deletion has led to its definition already.
         """
-        rows = {row.job_name: row for row in self._shop.store.for_admin().jobs(JobQuery(page_size=1000)).values()}
+        rows = {row.job_name: row for row in AdminView(self._shop.store).jobs(JobQuery(page_size=1000)).values()}
         return name in rows and not rows[name].delete_requested
 
 

@@ -15,6 +15,7 @@ from tests.chaos.history import (
     by_job,
     name_of,
     on_clock,
+    stood_still_before,
     was_frozen,
 )
 
@@ -25,10 +26,11 @@ _FENCED = {"claimed", "running", "success", "retry", "failed", "dlq", "dispatche
 def one_body_at_a_time(history: History) -> Iterable[str]:
     """G1, as far as it can be seen.
 
-    The bodies of an exclusive job do not overlap, but for one that was frozen.
+    The bodies of an exclusive job do not overlap, but for one that was frozen, or that began after
+    its worker had stood still between the last check of the lease and its first line.
     """
     for job, bodies in by_job(history).items():
-        for before, after in pairwise(bodies):
+        for before, after in pairwise(body for body in bodies if not stood_still_before(body, history)):
             if history.jobs[job].exclusive and after.began < before.last_seen and not was_frozen(before, history):
                 seconds = before.last_seen - after.began
                 yield f"{job}: {name_of(after)} began {seconds:.2f} s before the end of {name_of(before)}"
@@ -87,10 +89,12 @@ def fences_grow(history: History) -> Iterable[str]:
 
     So has a later slot.
 
-    That holds for the name of a job, whoever deleted it in between.
+    That holds for the name of a job, whoever deleted it in between. Nobody can stop a body whose
+    worker stood still between the last check of the lease and its first line.
     """
     in_order = {name for name, job in history.jobs.items() if job.exclusive or job.is_deleted}
-    for job, bodies in by_job(history).items():
+    for job, all_bodies in by_job(history).items():
+        bodies = [body for body in all_bodies if not stood_still_before(body, history)]
         for before, after in pairwise(bodies if job in in_order else ()):
             if after.fence < before.fence or (after.fence == before.fence and after.run != before.run):
                 yield f"{job}: {name_of(after)} began after {name_of(before)}"

@@ -260,9 +260,11 @@ class Storm:
                 process.signal(how) if whole else process.process.send_signal(how)
 
         def go_on() -> None:
+            went_on = time.monotonic()
             signal_it(signal.SIGCONT)
             # What stood still learns only after a moment that it did.
-            self.freezes.append(Freeze(process.process.pid, since, time.monotonic() + LONGEST_FREEZE))
+            until = time.monotonic() + LONGEST_FREEZE
+            self.freezes.append(Freeze(process.process.pid, since, until, went_on, whole))
 
         signal_it(signal.SIGSTOP)
         self._later(self._random.uniform(0.5, LONGEST_FREEZE), go_on)

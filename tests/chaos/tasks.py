@@ -14,11 +14,23 @@ from celery import Task, shared_task
 from celery_batches import Batches
 
 from celery_sqlbeat import current_run
+from celery_sqlbeat.worker.task import flags
 from tests.chaos.witnesses import STEP, write
 
 WITNESS = os.environ.get("CHAOS_WITNESS", "witness.log")
 IS_PLAIN = "CHAOS_PLAIN" in os.environ
 """Whether this worker has no extension."""
+_check_lease = flags.is_safe
+
+
+def _check_and_note(request: Any) -> bool:
+    """Note on the request when the last check of its lease, right before its body, was over."""
+    is_safe = _check_lease(request)
+    request.chaos_checked = time.monotonic()
+    return is_safe
+
+
+flags.is_safe = _check_and_note
 
 
 def task(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -43,6 +55,7 @@ def _facts(task: Any) -> dict[str, Any]:
         "retries": request.retries,
         "process": os.getpgrp(),
         "child": os.getpid(),
+        "checked": request.chaos_checked,
         **comes_again,
     }
 
@@ -62,19 +75,20 @@ def _facts_of(headers: Mapping[str, Any], leased: bool) -> dict[str, Any]:
     }
 
 
-def _sayer(**facts: Any) -> Callable[[str], None]:
+def _sayer(began: float, **facts: Any) -> Callable[[str], None]:
     """Begin a body; what is returned says what becomes of it."""
     name = uuid.uuid4().hex
 
     def say(what: str, **more: Any) -> None:
-        write(WITNESS, {"body": name, "what": what, "at": time.monotonic(), **more})
+        write(WITNESS, {"body": name, "what": what, "at": time.monotonic()} | more)
 
-    say("begins", **facts)
+    say("begins", **facts, at=began)
     return say
 
 
 def _body(task: Any, seconds: float, fails: bool = False) -> None:
-    say = _sayer(**_facts(task))
+    began = time.monotonic()  # first of all: what comes next is part of the body
+    say = _sayer(began, **_facts(task))
     end = time.monotonic() + seconds
     try:
         while (left := end - time.monotonic()) > 0:
@@ -135,7 +149,7 @@ def tells(self: Any, seconds: float) -> str:
 def batch(requests: Any) -> None:
     """Take messages together."""
     for one in requests:
-        _sayer(**_facts_of(one.request_dict, leased=True))("ends")
+        _sayer(time.monotonic(), **_facts_of(one.request_dict, leased=True))("ends")
 
 
 class AtOnce(Task[Any, Any]):
@@ -147,7 +161,7 @@ class AtOnce(Task[Any, Any]):
         """Celery asks for the strategy by this name."""
 
         def receive(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> None:
-            say = _sayer(**_facts_of(message.headers, leased=True))
+            say = _sayer(time.monotonic(), **_facts_of(message.headers, leased=True))
             time.sleep(STEP / 2)
             say("ends")
             message.ack()

@@ -121,6 +121,33 @@ def test_what_overlaps_a_frozen_worker_is_forgiven_and_only_that() -> None:
     assert judged(late, RUNS, freezes=[Freeze(7, 90.0, 99.0)]) == ["G1 exclusive"]
 
 
+def test_a_body_is_forgiven_that_began_late_because_it_stood_still_after_the_last_check_of_its_lease() -> None:
+    """And only if just that is on record: checked, told to go on, begun, in this order."""
+    lost = run(1, state="retry", reason="lease lost", lost_leases=1)
+    runs = [run(0), lost, run(1, 2, lost_leases=1), run(2)]
+    late = body(1, began=101.5, last_seen=101.9, ended=None, checked=101.0, child=8)
+    broken = ["G1 exclusive", "G4 fencing"]
+
+    def judge(after: Body, freeze: Freeze | None = None) -> list[str]:
+        return judged(
+            [body(0), body(1, 2, last_seen=101.6, process=6), after, body(2)], runs, freezes=[freeze] if freeze else []
+        )
+
+    stood_still = Freeze(7, 100.9, 110.0, went_on=101.4)
+    assert judge(late, stood_still) == []
+    assert judge(late) == broken
+    assert judge(late, stood_still._replace(process=9)) == broken
+    assert judge(late, stood_still._replace(went_on=101.6)) == broken, "it had begun when it was told to go on"
+    assert judge(late._replace(checked=101.45), stood_still) == broken, "it had gone on when it was checked"
+    assert judge(late._replace(checked=None), stood_still) == broken
+    assert judge(late, stood_still._replace(is_whole=False)) == broken, "its child went on meanwhile"
+    assert judge(late._replace(child=7), stood_still._replace(is_whole=False)) == []
+    older = body(2, began=101.95, last_seen=102.0, fence=11)
+    assert judged([body(0), body(1, 2, last_seen=101.4, process=6), late, older], runs, freezes=[stood_still]) == [
+        "G4 fencing"
+    ]
+
+
 def ended(number: int, seconds: float, **facts: object) -> Run:
     return run(number, finished=slot(number) + timedelta(seconds=seconds), **facts)  # type: ignore[arg-type]
 

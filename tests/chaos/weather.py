@@ -3,20 +3,14 @@
 import contextlib
 import itertools
 import math
-import subprocess
-import tempfile
 import time
-import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import psycopg
-
-from tests import mariadb
-from tests.chaos import judge, kinds, rows, witnesses
+from tests.chaos import databases, judge, kinds, rows, witnesses
 from tests.chaos.case_rules import a_backlog_is_not_dropped, in_doubt
 from tests.chaos.guests import Guest
 from tests.chaos.history import History, Limits
@@ -30,11 +24,10 @@ from tests.support.brokers import Place, Wire
 from tests.support.private_servers import (
     PrivateServer,
     dies_with_us,
-    private_mariadb,
-    private_postgresql,
     private_rabbitmq,
     private_redis,
 )
+from tests.support.views import NodeView
 
 AFTERMATH = 180.0  # seconds; everything is well again, and what is due must get its outcome
 WATCHED = 15.0  # seconds without another fault after each kill that is timed
@@ -46,7 +39,6 @@ BEATS, POOLS = 3, {"prefork": 4, "threads": 16, "gevent": 20}
 SHARING = "threads"  # the pool of the worker that shares a queue with a plain one
 LATE = {"prefork": 2, "threads": 3}  # workers of the queue that nobody has consumed until they come
 BROKERS = {"redis": private_redis, "rabbitmq": private_rabbitmq}
-DISK = "512m"  # of the disk that runs full; an hour of history takes a tenth of it
 
 
 class Report(NamedTuple):
@@ -70,16 +62,7 @@ def run(
         stack.enter_context(premises())
         servers: dict[str, PrivateServer] = {broker: stack.enter_context(BROKERS[broker]())}
         servers["results"] = stack.enter_context(private_redis())
-        disk: Path | None = None
-        if database == "postgresql":
-            servers["database"] = stack.enter_context(private_postgresql())
-            url = _made(servers["database"])
-        elif database == "mysql":
-            servers["database"] = stack.enter_context(private_mariadb())
-            url = mariadb.make(servers["database"].url, "storm")
-        else:
-            disk = stack.enter_context(_small_disk(tell))
-            url = f"sqlite:///{(disk or folder) / 'beat.db'}"
+        url, disk = databases.open_one(stack, database, servers, folder, tell)
         place = Place(broker, servers[broker].url)
         kinds.add_queues(place)
         shop = Shop(folder, url, place)
@@ -87,7 +70,10 @@ def run(
         stack.callback(shop.close)
         shop.store.migrate()
         shop.write(kinds.entries(place), extra=kinds.SHOP, result_backend=servers["results"].url, **kinds.SETTINGS)
-        rebirths = Rebirths(shop, kinds.REBORN, kinds.REBORN_EVERY, kinds.REBORN_SECONDS)
+        reborn = kinds.reborn(has_sql=database != "redis")
+        if "by hand" not in reborn.values():
+            tell(f"no job is deleted by hand, but by the package: {database} has no SQL")
+        rebirths = Rebirths(shop, reborn, kinds.REBORN_EVERY, kinds.REBORN_SECONDS)
         rebirths.define_all()
         hangs = Hangs(shop.folder / "witness.log", "bounded-")
         ends = {"broker": servers[broker].url} | ({"database": url} if "database" in servers else {})
@@ -118,7 +104,8 @@ def run(
         scene.settle(until, has_late_workers=True)
         storm.stop()
         seen = scene.history(until)
-        broken = [*judge.broken_promises(seen), *(f"not as told: {text}" for text in storm.strangers)]
+        strangers = [*storm.strangers, *rows.hidden(shop)]
+        broken = [*judge.broken_promises(seen), *(f"not as told: {text}" for text in strangers)]
         states = Counter(each.state for each in seen.runs)
         cases = Counter(scene.cases(seen))
         return Report(seed, storm.faults, len(seen.bodies), states, cases, broken, folder)
@@ -176,8 +163,8 @@ class Scene(NamedTuple):
         clock = time.monotonic() - self.shop.now().timestamp()
         return History(
             bodies,
-            rows.read(self.shop.database_url),
-            kinds.jobs(),
+            rows.read(self.shop),
+            kinds.jobs(self.rebirths.jobs),
             storm.freezes,
             until,
             kinds.MAX_LOST,
@@ -207,7 +194,7 @@ class Scene(NamedTuple):
 
 
 def _has_workers(shop: Shop, count: int) -> bool:
-    return sum(node.kind == "worker" for node in shop.store.nodes().seen(AFTERMATH)) >= count
+    return sum(node.kind == "worker" for node in NodeView(shop.store).seen(AFTERMATH)) >= count
 
 
 def _beat(shop: Shop, wires: Mapping[str, Wire]) -> Member:
@@ -265,26 +252,3 @@ def _wires(stack: contextlib.ExitStack, ends: Mapping[str, str]) -> dict[str, Wi
     for wire in found.values():
         stack.callback(wire.close)
     return found
-
-
-def _made(server: PrivateServer) -> str:
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE chaos")
-    return urllib.parse.urlsplit(server.url)._replace(path="/chaos").geturl()
-
-
-@contextlib.contextmanager
-def _small_disk(tell: Callable[[str], None]) -> Iterator[Path | None]:
-    """Yield a disk that can be filled, where this user may mount one."""
-    with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", name], capture_output=True, text=True, check=False
-        )
-        if mounted.returncode != 0:
-            tell(f"no disk runs full: {mounted.stderr.strip()}")
-            yield None
-            return
-        try:
-            yield Path(name)
-        finally:
-            subprocess.run(["umount", "-l", name], check=True)

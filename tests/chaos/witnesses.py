@@ -44,6 +44,8 @@ class Body(NamedTuple):
     """The process that ran it."""
     redelivered: bool = False
     """Whether the broker says that its message was with a consumer before."""
+    checked: float | None = None
+    """When its worker had last found that its lease holds; None of a plain worker."""
 
 
 def read(lines: Iterable[str]) -> list[Body]:

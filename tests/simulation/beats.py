@@ -14,10 +14,10 @@ from celery_sqlbeat.beat.recording import Answer
 from celery_sqlbeat.celery_bridge.inspect_workers import QueueConsumers
 from celery_sqlbeat.environment import Ids, Machine
 from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, SqlbeatError
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.beat_protocol import Recorded
+from celery_sqlbeat.store.faults import Breaker
+from celery_sqlbeat.store.records import Recorded
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Breaker
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.simulation.broker import QUEUE, Publisher
 from tests.simulation.copy_checks import Looked
 from tests.simulation.database import Link
@@ -77,7 +77,7 @@ class Beat(Host):
     def __init__(self, world: "World", name: str) -> None:
         super().__init__(world, name)
         self._publisher = Publisher(world.broker, self, self.wall)
-        self._store = Store(self.database(), world.namespace)
+        self._store = SqlStore(self.database(), world.namespace)
         self._parts: BeatParts | None = None
         self._failures = 0
         self._ends = False

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.model import DueJob
-from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.faults import Fault
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite, SqliteSession
 from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
 from celery_sqlbeat.store.sql.engine import Database
-from celery_sqlbeat.store.sql.faults import Fault
 from celery_sqlbeat.store.sql.session import Row, Rows, load
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.simulation.hub import Hub, Killed, Process
 from tests.simulation.rows import JobRow, RunRow, columns
 
@@ -77,7 +77,7 @@ class Server:
         No statement can hide what it writes.
         """
         session = SqliteSession(self.connection, self.clock, self.blocks)
-        Store(Database(cast(Any, _Ready(session)))).migrate()
+        SqlStore(Database(cast(Any, _Ready(session)))).migrate()
         seen, calls = self.seen, self.calls
         self.connection.create_function("seen", -1, lambda *row: seen.append((len(calls) - 1, *row)))
         for table, kind in (("Jobs", JobRow), ("JobRuns", RunRow)):
@@ -136,6 +136,9 @@ class _Ready:
 
     def __init__(self, session: SqliteSession) -> None:
         self.connect = lambda: session
+
+    def explain(self, error: BaseException) -> str:
+        return str(error)
 
     def is_spent(self, session: object) -> bool:
         return False

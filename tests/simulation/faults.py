@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.simulation.beats import Host
 from tests.simulation.broker import QUEUE, Message
 from tests.simulation.hub import Process
 from tests.simulation.operators import ACTIONS
 from tests.simulation.plain import Plain
 from tests.simulation.rows import instant
+from tests.support.views import WorkerView
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -234,7 +235,7 @@ def forge(world: "World", fault: Fault) -> None:
         run.exclusive,
         "",
     )
-    store = Store(world.operator.database(), world.namespace).for_worker("impostor")
+    store = WorkerView(SqlStore(world.operator.database(), world.namespace), "impostor")
     if fault.how < 0.7:
         world.operator.attempt(lambda: store.finish([(forged, Ending("success"))]))
     else:

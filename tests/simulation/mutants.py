@@ -108,8 +108,8 @@ MUTANTS = (
     ),
     _mutant(
         "reclaim without the ended-lease test",
-        (RUNS_SQL, "Jobs.LeaseEndsAt <= before(:now, :grace_seconds)\n            AND", "1 = 1\n            AND"),
-        (BEAT_SQL, "    AND j.LeaseEndsAt <= before(:now, :grace_seconds)\n", ""),
+        (RUNS_SQL, "Jobs.LeaseEndsAt <= :now\n            AND", "1 = 1\n            AND"),
+        (BEAT_SQL, "    AND j.LeaseEndsAt <= :now\n", ""),
     ),
     _mutant(
         "mark-published moves a run backwards",

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import DeleteJob, JobDraft, NewRun, UpdateJob
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.records import JobQuery, RunQuery
+from celery_sqlbeat.store.sql.store import SqlStore
 from tests.simulation.beats import Host
 from tests.simulation.jobs import spec
 from tests.simulation.rows import JobRow
+from tests.support.views import AdminView
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -27,8 +28,8 @@ class Operator(Host):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world, "operator")
-        store = Store(self.database(), world.namespace)
-        self.admin = store.for_admin()
+        store = SqlStore(self.database(), world.namespace)
+        self.admin = AdminView(store)
         self.handle = Handle(world.app, world.settings, store)
         self.handle.jobs._ids = self.ids
 

@@ -16,8 +16,8 @@ from celery_sqlbeat.config.settings import stop_timeout
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import Node, StartedRun, StartRequest, nodes
 from celery_sqlbeat.model.lifecycle import Ending, after_failure
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import Extended, WorkerStore
+from celery_sqlbeat.store.records import Extended
+from celery_sqlbeat.store.sql.store import SqlStore
 from celery_sqlbeat.worker.lease import RunLease, StartAnswer, Started, Stop, StoreUnavailable
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.lease.heartbeats import WaitingRuns
@@ -63,20 +63,19 @@ class _Unacknowledged:
         return self._number not in self._world.broker.unacknowledged
 
 
-class _Noted:
+class _Noted(SqlStore):
     """The store of the heartbeats.
 
     Notes when the keeper asks, which is before the tries that fail.
     """
 
-    def __init__(self, worker: "Worker", store: WorkerStore) -> None:
-        self._worker, self._store = worker, store
-        self.start, self.finish, self.postpone = store.start, store.finish, store.postpone
-        self.refuse = store.refuse
+    def __init__(self, worker: "Worker", store: SqlStore) -> None:
+        super().__init__(store.database, store.namespace)
+        self._worker = worker
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._worker.heartbeat_at = self._worker.hub.now
-        return self._store.extend(held)
+        return super().extend(held)
 
 
 class Worker(Host):
@@ -99,10 +98,10 @@ class Worker(Host):
         self._tells_address = self.rng.random() < world.tells_address
         self.is_named = self.rng.random() < world.names_connections
         self.heartbeat_at = -1.0
-        store = Store(self.database(), world.namespace)
-        heartbeats = Store(self.database(), world.namespace)
+        store = SqlStore(self.database(), world.namespace)
+        heartbeats = SqlStore(self.database(), world.namespace)
         membership = WorkerMembership(
-            heartbeats.nodes(), self._describe, world.settings.heartbeat_interval, self.clock, self.rng.random
+            heartbeats, self._describe, world.settings.heartbeat_interval, self.clock, self.rng.random
         )
         timing = Timing.of(world.settings)
         self._tokens = 4.0 * world.settings.lock_timeout * self.rng.random() if self.rng.random() < 0.2 else 0.0
@@ -110,11 +109,12 @@ class Worker(Host):
         self.received = WaitingRuns(timing, self.clock)
         self._strategies = Strategies(self)
         self.lease_manager = LeaseManager(
-            store.for_worker(name),
+            store,
+            name,
             timing,
             self.clock,
             self._ring,
-            _Noted(self, heartbeats.for_worker(name)),
+            _Noted(self, heartbeats),
             membership,
             received=self.received,
             rnd=self.rng.random,
