@@ -17,7 +17,7 @@ import click
 from celery import Celery
 
 import celery_sqlbeat
-from celery_sqlbeat import errors
+from celery_sqlbeat import errors, testing
 from celery_sqlbeat.cli import sqlbeat
 from celery_sqlbeat.config.settings import NAMES, PREFIX, Settings
 from celery_sqlbeat.worker.current import CurrentRun
@@ -37,7 +37,8 @@ INSIDE = {"app", "ready", "rules", "settings", "store"}
 def public_api() -> str:
     """Return the whole text."""
     sections = {
-        "celery_sqlbeat": names_of_the_package(),
+        "celery_sqlbeat": names_of(celery_sqlbeat),
+        "celery_sqlbeat.testing": names_of(testing),
         "errors, celery_sqlbeat.errors": [*names_of_the_errors()],
         "the handle, and what it returns": [*names_of_the_handle()],
         "settings": [*names_of_the_settings()],
@@ -50,8 +51,8 @@ def public_api() -> str:
     )
 
 
-def names_of_the_package() -> list[str]:
-    return [_described(name, getattr(celery_sqlbeat, name)) for name in sorted(celery_sqlbeat.__all__)]
+def names_of(module: types.ModuleType) -> list[str]:
+    return [_described(name, getattr(module, name)) for name in sorted(module.__all__)]
 
 
 def _described(name: str, thing: Any) -> str:

@@ -25,8 +25,9 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import LineError, SettingError, SqlbeatError
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.store import open_store
-from celery_sqlbeat.store.protocols import JobQuery
+from celery_sqlbeat.store.records import JobQuery
 from celery_sqlbeat.transfer.jsonl import CheckedLine, read_lines
+from tests.support.views import AdminView
 
 RUN, CLAIM = "01a1ef76-184a-7000-8585-d1b91e91b01c", "5f2b3a5e0b1c4d6e8f90a1b2c3d4e5f6"
 SECRET = "Xq7secretZ"
@@ -180,7 +181,7 @@ def invoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Invoke]:
     assert call("jobs", "put", "nightly", "--task", "shop.add", "--schedule", "every 1h").exit_code == 0
     yield call
     store = open_store(read_settings(app.conf, {}))
-    assert "nightly" in store.for_admin().jobs(JobQuery(names=["nightly"]))  # nothing that was typed has deleted it
+    assert "nightly" in AdminView(store).jobs(JobQuery(names=["nightly"]))  # nothing that was typed has deleted it
     store.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_sqlbeat.config.policy import Policies
-from celery_sqlbeat.model import LONGEST_QUARANTINE, Attempt, DueBatch, DueJob, RowNeedingRepair
+from celery_sqlbeat.model import LONGEST_QUARANTINE, Attempt, DueBatch, DueJob, JobRecord
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
 
@@ -107,9 +107,10 @@ def test_each_row_becomes_exactly_one_thing(data: st.DataObject) -> None:
 def test_each_loose_row_is_mended_or_set_aside(data: st.DataObject) -> None:
     job = data.draw(due_jobs(1))
     facts = job._asdict()
-    for name in ("left_run_id", "run_id", "planned_at", "ran_until", "extra", "code_owner", "version", "open_runs"):
+    for name in ("left_run_id", "planned_at", "ran_until", "extra", "open_runs"):
         del facts[name]
-    row = RowNeedingRepair(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0)
+    facts |= dict.fromkeys(JobRecord._fields - facts.keys() - {"quarantine", "start_at", "delete_requested"})
+    row = JobRecord(**facts, quarantine=None, start_at=data.draw(odd), delete_requested=0)
     mends, quarantines = Planner(RULES).repairs([row])
     assert len(mends) + len(quarantines) == 1
     for mend in mends:

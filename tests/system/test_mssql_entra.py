@@ -4,10 +4,11 @@ import pytest
 
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.store.faults import AWAY, Fault
 from celery_sqlbeat.store.sql.dialects import mssql_tokens
 from celery_sqlbeat.store.sql.dialects.mssql import Mssql
+from celery_sqlbeat.store.sql.dialects.mssql_probe import no_probe
 from celery_sqlbeat.store.sql.dialects.mssql_tokens import Identity
-from celery_sqlbeat.store.sql.faults import AWAY, Fault
 from tests.servers import server
 from tests.support.credentials import Credential
 from tests.support.fake_odbc import FakePyodbc
@@ -24,13 +25,14 @@ def test_the_real_azure_identity_takes_what_it_is_given(kind: str) -> None:
 def test_the_real_driver_takes_the_token_beside_what_else_it_is_told() -> None:
     """It refuses a token beside a login at once; here it gets as far as the network."""
     server("odbc")
-    mssql = Mssql(database_url("mssql://127.0.0.1:1/shop?identity=managed"), 1.0, tokens=Credential().tokens())
+    url = database_url("mssql://127.0.0.1:1/shop?identity=managed")
+    mssql = Mssql(url, 1.0, tokens=Credential().tokens(), port_probe=no_probe)
     with pytest.raises(mssql.errors) as caught:
         mssql.connect()
     assert mssql.classify(caught.value) in AWAY
     beside = database_url("mssql+odbc:Server=tcp:127.0.0.1,1;UID=sa;PWD=x")
     with pytest.raises(mssql.errors) as caught:
-        Mssql(beside, 1.0, tokens=Credential().tokens()).connect()
+        Mssql(beside, 1.0, tokens=Credential().tokens(), port_probe=no_probe).connect()
     assert mssql.classify(caught.value) is Fault.FATAL
 
 

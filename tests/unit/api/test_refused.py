@@ -24,8 +24,7 @@ def beat(told: Any, stopped: bool = False, name: str = "beat@a/1") -> SeenNode:
 def store(**row: Any) -> Any:
     plain = {"enabled": 1, "quarantine": None, "last_run_time": None, "published_at": None}
     found = SimpleNamespace(**{**plain, **row})
-    admin = SimpleNamespace(jobs=lambda query: {name: found for name in query.names if name != "gone"})
-    return SimpleNamespace(for_admin=lambda: admin)
+    return SimpleNamespace(jobs=lambda query: {name: found for name in query.names if name != "gone"})
 
 
 TOLD = {"times": 3, "error": "NotFound: x", "seconds_ago": 60}

@@ -17,10 +17,10 @@ from celery_sqlbeat.beat.recording import Answer, PublishRecorder
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim, Claimable, Claimed, DueBatch, Plan
-from celery_sqlbeat.model.lifecycle import CANNOT_BE_PUBLISHED, DLQ, RETRY, Ending
+from celery_sqlbeat.model.lifecycle import CANCELLED, CANNOT_BE_PUBLISHED, DISPATCHED, DLQ, RETRY, SCHEDULED, Ending
 from celery_sqlbeat.publish.publisher import Published, Refused, Sending
 from celery_sqlbeat.publish.sender import Sent
-from celery_sqlbeat.store.beat_protocol import EVERY_SHARE, Recorded
+from celery_sqlbeat.store.records import EVERY_SHARE, Guard, Recorded, Release
 from tests.support.claims import claim
 
 
@@ -34,6 +34,8 @@ class House:
 
     def __init__(self, *claims: Claim) -> None:
         self.time = 0.0
+        self.name = "beat-1"
+        self.by_run: dict[str, Claim] = {}
         self.waiting = list(claims)
         self.claimable = Claimable()
         self.questions = ScheduleQuestions()
@@ -79,7 +81,7 @@ class House:
         claims, self.waiting = self.waiting, []
         return Plan(claims, [], [], [], [])
 
-    def claim(self, due: DueBatch, plan: Plan, dispatch_seconds: float) -> Claimed:
+    def claim(self, due: DueBatch, plan: Plan, beat: str, dispatch_seconds: float) -> Claimed:
         taken = {row.job_id for row in due.jobs} - self.kept_locked
         self.rows = [row for row in self.rows if row.job_id not in taken]
         return Claimed(plan.claims, [], [], {row.job_id for row in due.jobs} - taken, len(taken))
@@ -95,6 +97,7 @@ class House:
     def send(self, claims: Sequence[Claim], until: float, leases: Callable[[str | None], bool]) -> Sending:
         assert until < self.time + 15
         self.sent += claims
+        self.by_run |= {each.run_id: each for each in claims}
         if self.refuses == "by an error":
             raise RuntimeError(self.refuses)
         return lambda: self._settle(claims)
@@ -156,13 +159,22 @@ class House:
         self.answers_out += 1
         return answer
 
-    def mark_dispatched(self, claims: list[Claim]) -> Recorded:
-        return self._mark(self.dispatched, claims)
+    def finish(self, releases: list[Release], guard: Guard) -> Recorded:
+        assert guard is Guard.UNSTARTED
+        claims, endings = [self.by_run[end.run_id] for end in releases], [end.ending for end in releases]
+        state = endings[0].state
+        if state == DISPATCHED:
+            return self._mark(self.dispatched, claims)
+        if state == CANCELLED:
+            return self.cancel(claims)
+        if state == SCHEDULED:
+            return self.release_claims(claims, endings[0].retry_seconds or 0.0)
+        return self.fail(list(zip(claims, endings, strict=True)))
 
     def mark_published(self, published: list[tuple[Claim, float]]) -> Recorded:
         return self._mark(self.published, [each for each, _ in published])
 
-    def cancel(self, claims: list[Claim], reason: str) -> Recorded:
+    def cancel(self, claims: list[Claim]) -> Recorded:
         self.cancelled += claims
         return Recorded(_ids(claims), set())
 
@@ -170,7 +182,7 @@ class House:
         self.failed += refused
         return Recorded(_ids([each for each, _ in refused]), set())
 
-    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> Recorded:
+    def release_claims(self, claims: list[Claim], seconds: float) -> Recorded:
         self._answer()
         self.released += [(each, seconds) for each in claims]
         return Recorded(_ids(claims), set())

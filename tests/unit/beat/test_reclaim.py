@@ -8,7 +8,8 @@ import pytest
 from celery_sqlbeat.beat.deadlines import ReclaimGuard
 from celery_sqlbeat.beat.reclaim import Reclaimer
 from celery_sqlbeat.model import HeldLease
-from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending
+from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
+from celery_sqlbeat.store.records import Expired, Guard, Recorded, Release
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 PATIENCE, DISPATCH = 45.0, 15.0
@@ -35,17 +36,18 @@ class House:
     def server_now(self) -> datetime:
         return NOON + timedelta(seconds=self.time + self.jumped)
 
-    def ended(self, batch_size: int) -> list[HeldLease]:
+    def expired(self, batch_size: int, owner: str) -> Expired:
         names = HeldLease._fields
         facts: dict[str, Any] = dict.fromkeys(names)
         facts |= {"run_id": "run", "state": self.state, "started": self.state == RUNNING, "attempt": 1, "fence": 1}
         facts |= {"lost_leases": 0, "lease_seconds": 120.0}
-        return [HeldLease(**{**facts, "now": self.server_now()})]
+        return Expired([HeldLease(**{**facts, "now": self.server_now()})], [])
 
-    def reclaim(self, endings: list[tuple[HeldLease, Ending]]) -> set[str]:
-        found = {lease.run_id for lease, _ in endings}
+    def finish(self, releases: list[Release], guard: Guard) -> Recorded:
+        assert guard is Guard.EXPIRED
+        found = {end.run_id for end in releases}
         self.taken += found
-        return found
+        return Recorded(found, set())
 
     def is_own(self, job_name: str, owner: str | None) -> bool:
         return False
@@ -53,7 +55,7 @@ class House:
     def is_sent_by_others(self, job_name: str, owner: str | None) -> bool:
         return False
 
-    def postpone_start_deadline(self, waiting: list[Any]) -> set[str]:
+    def postpone(self, waiting: list[Any], node: str) -> set[str]:
         return set()
 
 

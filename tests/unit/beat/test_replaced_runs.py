@@ -3,12 +3,13 @@
 Put off while nobody has begun them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_sqlbeat.beat.reclaim import Replacer
 from celery_sqlbeat.model import ReplaceableRun
+from celery_sqlbeat.store.records import Guard, KeptRun, Recorded, Release
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 
@@ -28,25 +29,26 @@ class House:
         self.postponed: list[tuple[str, datetime | None]] = []
         self.recalled: list[str] = []
         me: Any = self
-        self.replacing = Replacer(me, me, "app", 10, self.recalled.extend)
+        self.replacing = Replacer(me, me, "app", self.recalled.extend)
 
-    def replaceable(self, batch_size: int, owner: str) -> list[ReplaceableRun]:
-        assert (batch_size, owner) == (10, "app")
-        return [run(name) for name in self.rooms]
+    def replaced(self) -> int:
+        return self.replacing.replace([run(name) for name in self.rooms])
 
     def makes_room(self, one: ReplaceableRun) -> tuple[bool, datetime | None]:
         return self.rooms[one.job_name], NOON + timedelta(seconds=2)
 
-    def replace(self, runs: Iterable[ReplaceableRun]) -> set[str]:
-        return {one.run_id for one in runs} - self.lost
+    def finish(self, releases: Sequence[Release], guard: Guard) -> Recorded:
+        assert guard is Guard.REPLACEABLE
+        return Recorded({end.run_id for end in releases} - self.lost, set())
 
-    def postpone_replacing(self, runs: Iterable[tuple[ReplaceableRun, datetime | None]]) -> None:
-        self.postponed += [(one.job_name, at) for one, at in runs]
+    def postpone(self, kept: Sequence[KeptRun]) -> set[str]:
+        self.postponed += [(one.job_name, at) for one, at in kept]
+        return set()
 
 
 def test_what_makes_room_is_cancelled_and_its_workers_are_told() -> None:
     house = House(begun=True, queued=False)
-    assert house.replacing.replace() == 2
+    assert house.replaced() == 2
     assert house.recalled == ["run-begun"]
     assert house.postponed == [("queued", NOON + timedelta(seconds=2))]
 
@@ -54,5 +56,5 @@ def test_what_makes_room_is_cancelled_and_its_workers_are_told() -> None:
 def test_nobody_is_told_of_a_run_that_another_beat_has_cancelled() -> None:
     house = House(begun=True)
     house.lost = {"run-begun"}
-    assert house.replacing.replace() == 0
+    assert house.replaced() == 0
     assert house.recalled == []

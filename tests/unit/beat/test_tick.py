@@ -15,7 +15,7 @@ from celery_sqlbeat.beat.duties import Duty
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.errors import BrokerUnavailable, DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claimable
-from celery_sqlbeat.store.beat_protocol import NextDeadlines
+from celery_sqlbeat.store.records import NextDeadlines, Pulse
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 PATIENCE = 45.0
@@ -68,18 +68,17 @@ class House:
             raise self.absence
         self.asked[what] += 1
 
-    def changes(self) -> int:
+    def pulse(self) -> Pulse:
         self._ask("changes")
-        return self.counter
+        return Pulse(self.now(), self.counter)
 
-    def next_deadlines(self, claimable: Any) -> NextDeadlines:
+    def next_deadlines(self, claimable: Any, after: datetime | None = None) -> NextDeadlines:
+        if after is not None:
+            self._ask("starts_after")
+            return NextDeadlines(self.now(), self.later_at, None, None, None, None, 0)
         self._ask("next_deadlines")
         planned_at = self.planned_at if self.planned_at and self.planned_at > self.now() else None
         return NextDeadlines(self.now(), self.due_at, self.lease_ends_at, planned_at, None, None, self.counter)
-
-    def starts_after(self, instant: datetime, claimable: Any) -> datetime | None:
-        self._ask("starts_after")
-        return self.later_at
 
     def connect(self, seconds: float) -> None:
         self.connected.append(self.time)
@@ -127,9 +126,10 @@ class Shared(House):
         self.slots = slots
         self.late: list[float] = []
 
-    def next_deadlines(self, claimable: Any) -> NextDeadlines:
-        self.due_at = self.at(self.slots[0]) if self.slots else None
-        return super().next_deadlines(claimable)
+    def next_deadlines(self, claimable: Any, after: datetime | None = None) -> NextDeadlines:
+        if after is None:
+            self.due_at = self.at(self.slots[0]) if self.slots else None
+        return super().next_deadlines(claimable, after)
 
     def fire(self) -> DispatchResult:
         self._ask("fire")

@@ -9,8 +9,8 @@ from celery_sqlbeat.beat.republish_evidence import RepublishEvidence
 from celery_sqlbeat.beat.withheld import UnknownTasks
 from celery_sqlbeat.errors import DatabaseUnavailable
 from celery_sqlbeat.model import Claim
-from celery_sqlbeat.model.lifecycle import UNKNOWN_TASK
-from celery_sqlbeat.store.beat_protocol import Recorded
+from celery_sqlbeat.model.lifecycle import SKIPPED, UNKNOWN_TASK
+from celery_sqlbeat.store.records import Guard, Recorded, Release
 from tests.support.claims import claim
 
 
@@ -23,6 +23,7 @@ class Desk:
         self.knowers: set[str] = set()
         self.others: bool | None = False
         self.raises: Exception | None = None
+        self.by_run: dict[str, Claim] = {}
         self.held: list[tuple[Claim, str, float]] = []
         self.skipped: list[Claim] = []
         me: Any = self
@@ -50,16 +51,19 @@ class Desk:
     def consume(self, queue: str | None) -> bool | None:
         return self.others
 
-    def release_claims(self, claims: list[Claim], reason: str, seconds: float) -> Recorded:
-        self.held += [(each, reason, seconds) for each in claims]
-        return Recorded({each.run_id for each in claims}, set())
-
-    def skip(self, claims: list[Claim], reason: str) -> Recorded:
-        assert reason == UNKNOWN_TASK
-        self.skipped += claims
-        return Recorded({each.run_id for each in claims}, set())
+    def finish(self, releases: list[Release], guard: Guard) -> Recorded:
+        assert guard is Guard.UNSTARTED
+        for end in releases:
+            assert end.ending.reason == UNKNOWN_TASK
+            claim = self.by_run[end.run_id]
+            if end.ending.state == SKIPPED:
+                self.skipped.append(claim)
+            else:
+                self.held.append((claim, UNKNOWN_TASK, end.ending.retry_seconds or 0.0))
+        return Recorded({end.run_id for end in releases}, set())
 
     def sift(self, *claims: Claim) -> list[Claim]:
+        self.by_run |= {each.run_id: each for each in claims}
         return self.unknown_tasks.sift(claims)
 
 

@@ -16,7 +16,7 @@ from celery.schedules import crontab, schedule, solar
 
 from celery_sqlbeat.beat_schedule.plan import StockRun
 from celery_sqlbeat.beat_schedule.shelve_file import ShelveWriter, runs_for_stock, runs_in_file, write_runs
-from celery_sqlbeat.model import CodeRow
+from celery_sqlbeat.model import Beside, CodeRow, CodeState
 from celery_sqlbeat.schedule import Timeline, parse, zone_named
 
 NOW = datetime(2027, 3, 1, 12, 0, 20, tzinfo=timezone.utc)
@@ -112,8 +112,8 @@ def test_the_file_keeps_what_stock_beat_wrote_and_tells_whose_runs_they_are(tmp_
 
 def test_a_file_that_cannot_be_written_keeps_beat_from_nothing(tmp_path: Path) -> None:
     class Store:
-        def code_rows(self, owner: str) -> list[CodeRow]:
-            return [row("every 30s", NOW)]
+        def code_state(self, owner: str, release: str, live_seconds: float) -> CodeState:
+            return CodeState(NOW, [row("every 30s", NOW)], Beside())
 
     store: Any = Store()
     ShelveWriter(str(tmp_path / "no such folder" / "file"), {}, "shop", store).write()

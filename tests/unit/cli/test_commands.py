@@ -41,8 +41,8 @@ def test_a_bad_setting_is_one_line() -> None:
 
 
 def test_a_bad_url_is_one_line_without_its_secret() -> None:
-    result = invoke("init", sqlbeat_database_url="redis://u:s3kr1t@host/0")
-    assert_is_one_line_of_error(result, "not supported yet")
+    result = invoke("init", sqlbeat_database_url="redis://u:s3kr1t@host/shop")
+    assert_is_one_line_of_error(result, "its database is not a number")
     assert "s3kr1t" not in result.output
 
 
@@ -60,6 +60,16 @@ def test_a_configuration_that_cannot_be_loaded_is_one_line() -> None:
 
 def test_init_refuses_a_database_that_would_be_gone_at_once() -> None:
     assert_is_one_line_of_error(invoke("init", sqlbeat_database_url="sqlite://"), "in memory")
+
+
+@pytest.mark.parametrize("url", ["redis://host/0", "memory://"])
+def test_init_prints_no_script_where_there_are_no_tables(url: str) -> None:
+    assert_is_one_line_of_error(invoke("init", "--sql", sqlbeat_database_url=url), "needs no script")
+
+
+@pytest.mark.parametrize("arguments", [["init"], ["status"], ["jobs", "list"], ["runs", "list"], ["dead", "list"]])
+def test_no_command_asks_a_store_in_memory(arguments: list[str]) -> None:
+    assert_is_one_line_of_error(invoke(*arguments, sqlbeat_database_url="memory://"), "memory")
 
 
 @pytest.mark.parametrize("arguments", [["nosuch"], ["init", "--nosuch"], ["init", "nosuch"]])

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,11 +10,11 @@ from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.model.lifecycle import Ending, after_success
-from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocols import Extended, WorkerStore
+from celery_sqlbeat.store.records import Extended, Recorded, Release
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
 from celery_sqlbeat.store.sql.engine import Database
+from celery_sqlbeat.store.sql.store import SqlStore
 from celery_sqlbeat.worker.lease import RunLease, StartAnswer, Started
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.lease.manager import LeaseManager
@@ -31,7 +31,7 @@ UNCERTAIN = DatabaseUncertain("unknown")
 class Line:
     """The way to the store: counts what goes over it, and fails as it is told."""
 
-    def __init__(self, store: WorkerStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         self.sent: Counter[str] = Counter()
         self.rows: list[tuple[str, int]] = []
@@ -48,28 +48,22 @@ class Line:
         self.during: Callable[[str], None] = lambda kind: None
         self.after: Callable[[str], None] = lambda kind: None
 
-    def start(self, requests: Iterable[StartRequest]) -> dict[str, StartedRun]:
-        rows = list(requests)
-        self._before("start", [one.run_id for one in rows])
-        return self._after("start", self._store.start(rows))
-
-    def refuse(self, requests: Iterable[StartRequest]) -> dict[str, RefusedStart]:
-        return self._store.refuse(requests)
+    def start(self, requests: Sequence[StartRequest], worker: str) -> dict[str, StartedRun | RefusedStart]:
+        self._before("start", [one.run_id for one in requests])
+        return self._after("start", self._store.start(requests, worker))
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._before("extend", [run.run_id for run, _ in held])
         lost, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
         return self._after("extend", Extended(lost, self.locked & {run.run_id for run, _ in held}))
 
-    def postpone(self, unbegun: Iterable[Unbegun]) -> set[str]:
-        rows = list(unbegun)
-        self._before("postpone", [one.run_id for one in rows])
-        return self._after("postpone", self._store.postpone(rows))
+    def postpone(self, unbegun: Sequence[Unbegun]) -> set[str]:
+        self._before("postpone", [one.run_id for one in unbegun])
+        return self._after("postpone", self._store.postpone(unbegun))
 
-    def finish(self, outcomes: Iterable[tuple[StartedRun, Ending]]) -> set[str]:
-        rows = list(outcomes)
-        self._before("finish", [run.run_id for run, _ in rows])
-        return self._after("finish", self._store.finish(rows))
+    def finish(self, releases: Sequence[Release]) -> Recorded:
+        self._before("finish", [end.run_id for end in releases])
+        return self._after("finish", self._store.finish(releases))
 
     def _before(self, kind: str, run_ids: Sequence[str]) -> None:
         assert run_ids and len(set(run_ids)) == len(run_ids), "a batch has each run once"
@@ -104,15 +98,17 @@ class Rig:
     def __init__(self, timing: Timing | None = None) -> None:
         self.monotonic = 1000.0
         now = [NOON]
-        store = Store(Database(Sqlite(database_url("sqlite:///:memory:"), clock=lambda: now[0])), "test")
+        store = SqlStore(Database(Sqlite(database_url("sqlite:///:memory:"), clock=lambda: now[0])), "test")
         store.migrate()
         weakref.finalize(self, store.close)  # from 3.13 on, Python warns of connections that nobody closed
         self._database = store.database
         self.world = World(store, self._sql, lambda instant: now.__setitem__(0, instant))
-        self.line = Line(store.for_worker("worker-1"))
+        self.line = Line(store)
         self.woken: Counter[str] = Counter()
+        line: Any = self.line
         self.lease_manager = LeaseManager(
-            self.line,
+            line,
+            "worker-1",
             timing or AT_ONCE,
             clock=lambda: self.monotonic,
             wake=lambda step: self.woken.update([step]),

@@ -1,11 +1,11 @@
 """A worker says that it is alive, what it consumes, and that it has stopped."""
 
 import json
-from collections.abc import Iterable
 from datetime import datetime, timezone
+from typing import Any
 
 from celery_sqlbeat.errors import DatabaseUnavailable
-from celery_sqlbeat.model import Node, SeenNode
+from celery_sqlbeat.model import Node
 from celery_sqlbeat.model.nodes import mark_of, tell_tasks
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.lease.manager import LeaseManager
@@ -14,7 +14,7 @@ from tests.unit.worker.rig import Rig
 
 
 class Register:
-    """A NodeStore that notes who said what."""
+    """A NodeView that notes who said what."""
 
     def __init__(self) -> None:
         self.noted: list[Node] = []
@@ -32,15 +32,6 @@ class Register:
             self.noted.append(node)
         return datetime(2027, 3, 1, tzinfo=timezone.utc)
 
-    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
-        raise NotImplementedError  # a worker asks nobody what others know
-
-    def seen(self, memory_seconds: float) -> list[SeenNode]:
-        return []
-
-    def clock(self) -> datetime:
-        raise NotImplementedError
-
 
 class Post:
     """A lease manager whose worker stands in a register."""
@@ -48,8 +39,10 @@ class Post:
     def __init__(self) -> None:
         self.register, self.queues, self.monotonic = Register(), '["celery"]', 50.0
         self.tasks: str | None = None
-        membership = WorkerMembership(self.register, self.describe, 30.0, lambda: self.monotonic)
-        self.lease_manager = LeaseManager(Rig().line, Timing(), lambda: self.monotonic, membership=membership)
+        register: Any = self.register
+        line: Any = Rig().line
+        membership = WorkerMembership(register, self.describe, 30.0, lambda: self.monotonic)
+        self.lease_manager = LeaseManager(line, "worker-1", Timing(), lambda: self.monotonic, membership=membership)
 
     def describe(self) -> Node:
         return Node("worker-1", "worker", "host", 7, "0", queues=self.queues, tasks=self.tasks)
@@ -115,4 +108,5 @@ def test_a_worker_that_leaves_says_so() -> None:
     post = Post()
     post.lease_manager.leave()
     assert post.register.stopped == ["worker-1"]
-    LeaseManager(Rig().line, Timing()).leave()
+    line: Any = Rig().line
+    LeaseManager(line, "worker-1", Timing()).leave()

@@ -1,5 +1,6 @@
 """What the body of a task says of itself, as Celery's own tracer calls it."""
 
+import math
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from celery.exceptions import Ignore, Retry
 
 from celery_sqlbeat.celery_bridge.tasks import MONITOR, AttemptFailed, Report, attempt_failed
 from celery_sqlbeat.worker.task import flags
-from celery_sqlbeat.worker.task.body import watch_bodies_of
+from celery_sqlbeat.worker.task.body import NotBegun, watch_bodies_of
 from celery_sqlbeat.worker.task.flags import SharedFlags
 from tests.support.headers import RUN
 from tests.support.stock import untyped
@@ -33,8 +34,9 @@ class Bench:
     """An app whose tasks run here, as in a worker."""
 
     def __init__(self, marks: SharedFlags) -> None:
+        marks.extend(place := marks.take(), math.inf)
         self.app = Celery("bench", backend="cache+memory://", broker="memory://", set_as_current=False)
-        self.marks, self.place = marks, marks.take()
+        self.marks, self.place = marks, place
         self.heard: list[str] = []
         self.id = str(uuid.uuid4())
 
@@ -151,6 +153,30 @@ def test_an_error_before_the_body_is_the_attempts(bench: Bench) -> None:
 
     error, _ = bench.trace(bench.task(unstorable, base=Before))
     assert isinstance(error, AttemptFailed) and not bench.marks.has_returned(bench.place)
+
+
+@pytest.mark.parametrize("told", ["its lease has ended", "its lease is lost"])
+def test_a_body_does_not_begin_where_its_lease_is_over_by_then(bench: Bench, told: str) -> None:
+    """Hooks and the result backend come between Celery's preparation and the body."""
+    ran: list[bool] = []
+
+    def body(self: Any) -> None:
+        ran.append(flags.is_begun(self.request))
+
+    def lose(**_: Any) -> None:
+        if told == "its lease is lost":
+            bench.marks.set(bench.place)
+        else:
+            bench.marks.extend(bench.place, 0.0)
+
+    signals.task_prerun.connect(lose, weak=False)
+    try:
+        error, _ = bench.trace(task := bench.task(body))
+    finally:
+        signals.task_prerun.disconnect(lose)
+    assert type(error) is NotBegun and not ran
+    assert (bench.state, bench.heard) == ("PENDING", []) and not bench.marks.has_returned(bench.place)
+    assert bench.trace(task, ours=False) == (None, False) and ran == [False]
 
 
 def test_a_task_is_wrapped_once(bench: Bench) -> None:

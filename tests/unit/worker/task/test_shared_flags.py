@@ -56,6 +56,16 @@ def test_a_body_begins_until_the_time_of_its_lease_and_while_it_is_not_lost() ->
     assert marks.take() == two and not marks.begin(two, 4.9)
 
 
+def test_a_lease_is_safe_for_a_body_that_was_forbidden_too_late() -> None:
+    marks = SharedFlags(1)
+    one = marks.take()
+    marks.extend(one, 5.0)
+    assert marks.begin(one, 0.0) and not marks.forbid(one)
+    assert marks.is_safe(one, 4.9) and not marks.is_safe(one, 5.0)
+    marks.set(one)
+    assert not marks.is_safe(one, 4.9)
+
+
 def test_a_body_that_was_forbidden_does_not_begin_and_one_that_has_begun_cannot_be_forbidden() -> None:
     marks = SharedFlags(2)
     one, two = marks.take(), marks.take()
@@ -77,7 +87,7 @@ def test_a_run_beyond_the_last_place_has_no_mark() -> None:
     marks.set(None)
     marks.extend(None, 1.0)
     marks.release(None)
-    assert marks.begin(None, 2.0) and not marks.forbid(None)
+    assert marks.begin(None, 2.0) and marks.is_safe(None, 2.0) and not marks.forbid(None)
 
 
 def test_a_place_out_of_a_message_is_not_trusted() -> None:
