@@ -62,8 +62,10 @@ bench: $(INSTALLED) ## rates, as ratios measured in one run
 simulate: $(INSTALLED) ## beats, workers and clocks in one seeded process: make simulate SEED=7 STEPS=100000
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) $(if $(ONLY),--only $(ONLY))
 
-mutants: $(INSTALLED) ## plants bugs, each of which the simulation must find: make mutants NAME=...
-	$(BIN)/python -m tests.simulation.mutate $(if $(SEED),--seed $(SEED)) $(if $(NAME),--name '$(NAME)')
+# The simulation has the statements of SQLite; what a bug does in those of another database, the contract has to show.
+mutants: $(INSTALLED) ## plants bugs, each of which must be found: make mutants NAME=... DATABASE=mysql
+	$(BIN)/python -m $(if $(DATABASE),tests.contract.mutants --database $(DATABASE),tests.simulation.mutate $(if $(SEED),--seed $(SEED))) \
+		$(if $(NAME),--name '$(NAME)')
 
 # Real workers and beats beside libraries in which upstream has renamed one symbol that we need, for each of them.
 renames: $(INSTALLED) ## real processes beside libraries in which one private name is another, for each name

@@ -18,6 +18,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import released
 from celery_sqlbeat.planning import Planner
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView, WorkerView
 
 FEW, MANY = 1_000, 1_000_000  # jobs
 CLAIMS = 400
@@ -61,7 +62,7 @@ def _typical(costs: list[Cost]) -> Cost:
 
 def _claim_again_and_again(url: str) -> Cost:
     store = Place(url).store()
-    beat, worker = store.for_beat("bench"), store.for_worker("bench")
+    beat, worker = BeatView(store, "bench"), WorkerView(store, "bench")
     planner = Planner(Rules(Policies(), "UTC", 120.0, 3))
     seconds = []
     for number in range(CLAIMS):

@@ -13,7 +13,7 @@ from benchmarks.places import Maker, available_places
 from benchmarks.walk import _CHANGED, _DUE, _FILL, _INSTANT, JOBS
 from celery_sqlbeat import Scheduler
 from celery_sqlbeat.model import DueBatch, Plan
-from celery_sqlbeat.store.sql.claims import SqlBeatStore
+from celery_sqlbeat.store.sql.store import SqlStore
 
 BEATS = (1, 4)
 WAVES = 3  # after one to warm up
@@ -89,15 +89,15 @@ def _be_one(url: str, waves: int) -> None:
     """Be one of the beats: at each line that comes, take part in a wave."""
     logging.getLogger("celery_sqlbeat").setLevel(logging.ERROR)
     counts = [0, 0]
-    claim = SqlBeatStore.claim
+    claim = SqlStore.claim
 
-    def counted(self: SqlBeatStore, due: DueBatch, plan: Plan, dispatch_seconds: float) -> Any:
-        claimed = claim(self, due, plan, dispatch_seconds)
+    def counted(self: SqlStore, due: DueBatch, plan: Plan, beat: str, dispatch_seconds: float) -> Any:
+        claimed = claim(self, due, plan, beat, dispatch_seconds)
         counts[0] += len(plan.claims)
         counts[1] += len(claimed.missed)
         return claimed
 
-    SqlBeatStore.claim = counted  # type: ignore[method-assign]
+    SqlStore.claim = counted  # type: ignore[method-assign, assignment]
     conf = {"sqlbeat_database_url": url, "sqlbeat_notice_interval": 0.02}
     with bench_app(BROKERS["Redis"], conf) as app:
         scheduler: Any = Scheduler(app)

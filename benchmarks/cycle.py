@@ -3,27 +3,28 @@
 import gc
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.places import Place, Statement, available_places
+from benchmarks.places import Place, Statement, available_places, mariadb_answers, mariadb_place
 from celery_sqlbeat.config.policy import Policies
-from celery_sqlbeat.environment import Ids
+from celery_sqlbeat.environment import Ids, now
 from celery_sqlbeat.model import StartRequest
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import after_success
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView, WorkerView
 
 JOBS = 10_000
 BATCH = 500
 ROUNDS = 9  # after one to warm up
 
-_DUE = {
-    "sqlite": "UPDATE Jobs SET NextRunTime = strftime('%Y-%m-%d %H:%M:%f000', 'now', '-1 second')",
-    "postgresql": "UPDATE Jobs SET NextRunTime = clock_timestamp() - interval '1 second'",
-}
+# One instant for both places: a claim compares it.
+_DUE = "UPDATE Jobs SET NextRunTime = '{instant}'"
+_ENDED = "SELECT count(*) FROM JobRuns WHERE State = 'success'"
 _FILL = {
     "sqlite": "INSERT INTO Jobs (Id, JobName, TaskName, Schedule, Args) "
     "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs}) "
@@ -33,6 +34,10 @@ _FILL = {
     "SELECT (lpad(to_hex((i * 2654435761) % 4294967296), 8, '0') || '-0000-4000-8000-' "
     "|| lpad(to_hex(i), 12, '0'))::uuid, "
     "'job-' || i, 'app.task', 'every 60s', '[1, 2]' FROM generate_series(1::bigint, {jobs}) AS i",
+    "mysql": "INSERT INTO Jobs (Id, JobName, TaskName, Schedule, Args) "
+    "SELECT concat(lpad(lower(hex((seq * 2654435761) % 4294967296)), 8, '0'), '-0000-4000-8000-', "
+    "lpad(lower(hex(seq)), 12, '0')), "
+    "concat('job-', seq), 'app.task', 'every 60s', '[1, 2]' FROM seq_1_to_{jobs}",
 }
 
 
@@ -52,14 +57,17 @@ def measure(place: Place, twin: Place) -> Rates:
     store, bare = place.store(), twin.bare()
     pairs = []
     for _ in range(ROUNDS + 1):
+        instant = f"{now() - timedelta(seconds=1):%Y-%m-%d %H:%M:%S.%f}"
         for one in (place, twin):
-            one.by_hand(_DUE[database])
+            one.by_hand(_DUE.format(instant=instant))
         statements: list[Statement] = []
         place.recording = statements
         store_seconds = _seconds_of_cycles(store)
         place.recording = None
         pairs.append((store_seconds, _seconds_of_statements(bare, statements)))
     store.close()
+    if not place.rows(_ENDED) == twin.rows(_ENDED) == [(JOBS * (ROUNDS + 1),)]:
+        raise AssertionError("the bare statements did not do the same work, so this is no measurement")
     pairs = pairs[1:]
     return Rates(
         JOBS / median(seconds for seconds, _ in pairs),
@@ -77,7 +85,7 @@ def _seconds_of_statements(bare: Callable[[Statement], None], statements: list[S
 
 
 def _seconds_of_cycles(store: Store) -> float:
-    beat, worker, ids = store.for_beat("bench"), store.for_worker("bench"), Ids()
+    beat, worker, ids = BeatView(store, "bench"), WorkerView(store, "bench"), Ids()
     planner = Planner(Rules(Policies(), "UTC", 120.0, 3), ids)
     success, done = after_success(), 0
     gc.collect()
@@ -101,7 +109,8 @@ def main() -> None:
     """Print the rates for the databases that are there."""
     print(f"\nFull cycles a second: claim, mark published, start, success; {JOBS} jobs in batches of {BATCH}")
     print(f"{'database':12} {'store':>10} {'bare':>10} {'store/bare':>11}")
-    for name, make in available_places().items():
+    places = {**available_places(), **({"MariaDB": mariadb_place} if mariadb_answers() else {})}
+    for name, make in places.items():
         with make() as place, make() as twin:
             rates = measure(place, twin)
         print(f"{name:12} {rates.store:>10,.0f} {rates.bare:>10,.0f} {rates.ratio:>11.2f}", flush=True)

@@ -5,8 +5,8 @@ import secrets
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Dialect
+from celery_sqlbeat.store.sql.store import SqlStore
 
 POSTGRESQL = os.environ.get("SQLBEAT_TEST_POSTGRESQL", "postgresql://postgres@127.0.0.1:5432/postgres")
+MARIADB = os.environ.get("SQLBEAT_TEST_MARIADB", "mysql://root@127.0.0.1:3306/test")
 
 Statement = tuple[str, Any]
 Maker = Callable[[], AbstractContextManager["Place"]]
@@ -36,13 +38,17 @@ class Place:
             return Sqlite(
                 url, statement_timeout, connect=lambda *args, **kw: sqlite3.connect(*args, factory=self._sqlite(), **kw)
             )
+        if url.database == "mysql":
+            from celery_sqlbeat.store.sql.dialects.mysql import Mysql
+
+            return Mysql(url, statement_timeout, connect=self._mariadb())
         from celery_sqlbeat.store.sql.dialects.postgresql import Postgresql
 
         return Postgresql(url, statement_timeout, connect=self._postgresql().connect)
 
     def store(self) -> Store:
         """Return a store on this place."""
-        return Store(Database(self.dialect()))
+        return SqlStore(Database(self.dialect()))
 
     def by_hand(self, text: str) -> None:
         """Run a statement outside of the measurement; it may take long."""
@@ -53,13 +59,17 @@ class Place:
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, as the driver gives them."""
         connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
-        found: list[tuple[Any, ...]] = connection.execute(text).fetchall()
+        cursor = connection.cursor()
+        cursor.execute(text)
+        found = list(cursor.fetchall())
         connection.close()
         return found
 
     def bare(self) -> Callable[[Statement], None]:
         """Return a function that runs a statement on the driver, with the store's settings."""
         connection: Any = self.dialect().connect()._connection  # type: ignore[attr-defined]  # the driver itself
+        if hasattr(connection, "next_result"):
+            return partial(_run_on_mariadb, connection)
         execute = super(type(connection), connection).execute  # type: ignore[misc]  # past the recording
 
         def run(statement: Statement) -> None:
@@ -80,6 +90,19 @@ class Place:
 
         return Recorded
 
+    def _mariadb(self) -> Any:
+        import pymysql
+
+        place = self
+
+        class Recorded(pymysql.Connection):
+            def query(self, sql: Any, unbuffered: bool = False) -> int:
+                if place.recording is not None:
+                    place.recording.append((sql, None))
+                return super().query(sql, unbuffered)
+
+        return Recorded
+
     def _postgresql(self) -> Any:
         from celery_sqlbeat.store.sql.dialects.postgresql_connection import Patient
 
@@ -92,6 +115,12 @@ class Place:
                 return super().execute(query, params, **options)
 
         return Recorded
+
+
+def _run_on_mariadb(connection: Any, statement: Statement) -> None:
+    super(type(connection), connection).query(statement[0])  # past the recording
+    while connection._result.has_next:
+        connection.next_result()
 
 
 @contextmanager
@@ -117,6 +146,34 @@ def postgresql_place() -> Iterator[Place]:
             yield place
         finally:
             administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def mariadb_place() -> Iterator[Place]:
+    """Yield a database of its own on the server of the tests."""
+    from tests import mariadb
+
+    name = f"sqlbeat_bench_{secrets.token_hex(4)}"
+    place = Place(mariadb.make(MARIADB, name))
+    with closing(mariadb.connect(MARIADB)) as administrator:
+        try:
+            place.store().migrate()
+            yield place
+        finally:
+            mariadb.execute(administrator, f"DROP DATABASE {name}")
+
+
+@cache
+def mariadb_answers() -> bool:
+    """Whether there is a MariaDB server to measure on."""
+    try:
+        from tests import mariadb
+
+        mariadb.connect(MARIADB).close()
+    except Exception as error:
+        print(f"MariaDB is left out: {' '.join(str(error).split())}")
+        return False
+    return True
 
 
 @cache

@@ -98,9 +98,7 @@ def _fire_all(scheduler: Any, plain: Celery, settle: Callable[[], None], rates: 
 
 def _register_worker(place: Place, queue: str) -> None:
     store = place.store()
-    store.nodes().heartbeat(
-        Node("worker@bench", "worker", socket.gethostname(), os.getpid(), "0", queues=f'["{queue}"]')
-    )
+    store.heartbeat(Node("worker@bench", "worker", socket.gethostname(), os.getpid(), "0", queues=f'["{queue}"]'))
     store.close()
 
 

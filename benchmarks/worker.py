@@ -17,8 +17,8 @@ from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.publisher import Publisher
-from celery_sqlbeat.store.beat_protocol import BeatStore
 from tests.support.claiming import claim_due
+from tests.support.views import BeatView
 
 MESSAGES = 3000
 ROUNDS = 3
@@ -45,14 +45,14 @@ class Shop:
             f"SELECT 'job-' || i, '{task}', 'every 1h', '{args}', clock_timestamp() "
             f"FROM generate_series(1, {count}) AS i"
         )
-        beat = self._store.for_beat("bench")
+        beat = BeatView(self._store, "bench")
         self._publisher.connect(10)
         planner = Planner(Rules(Policies(), "UTC", 120.0, 3))
         published = 0
         while published < count:
             published += self._publish(beat, planner)
 
-    def _publish(self, beat: BeatStore, planner: Planner) -> int:
+    def _publish(self, beat: BeatView, planner: Planner) -> int:
         claims = claim_due(beat, planner, 500, 300.0).claims
         sent = self._publisher.publish(claims, time.monotonic() + 30)
         assert claims
