@@ -64,6 +64,10 @@ TOGETHER = """\
 | SQL Server, Azure SQL | `mssql://user:password@host:port/instance/database?Encrypt=yes`; port, instance, user and options may be left out |
 | Azure SQL with Entra ID | `mssql://server.database.windows.net/database?identity=managed&client_id=...`; without a user, an access token logs in: of `identity=default` (azure-identity's chain), `managed`, `workload` or `cli`, with `client_id` and `tenant_id` where it takes them |
 | SQL Server by ODBC | `mssql+odbc:Driver={...};Server=...;Database=...`, with `{}` around a value that holds `;` `{` or `}`, and `}` doubled in it |
+| MySQL, MariaDB | `mysql://user:password@host:port/database`; [its page](mysql.md) has the options |
+| Redis, Valkey | `redis://user:password@host:port/0`, `rediss://` for TLS, `redis://host1,host2/0?sentinel=mymaster`; [its page](redis.md) has the options |
+| the memory of one process | `memory://`, for [tests and examples](redis.md#in-the-memory-of-one-process) |
+| another package's | the scheme of [its entry point](stores.md#make-it-known) |
 
 SQL Server needs the extra `celery-sqlbeat[mssql]`, and on Linux one step more, as no wheel brings
 unixODBC: `apt-get install unixodbc libgssapi-krb5-2`, `dnf install unixODBC krb5-libs` or

@@ -1,11 +1,13 @@
 """The demonstration: three beats and two workers on one machine, two of them killed, and an audit.
 
-`celery sqlbeat demo` runs it. It needs no server: SQLite, and a folder of messages.
+`celery sqlbeat demo` runs it. It needs no server: SQLite, and a folder of messages. With an address
+it runs on that database, in a namespace of its own, which it empties.
 """
 
 import contextlib
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -26,10 +28,10 @@ from rich.table import Table
 from celery_sqlbeat.api.audit import Audit, audit
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import SqlbeatError, TransientError
-from celery_sqlbeat.model import AddJob, JobDraft, JobRecord, PauseJob, RunRecord
+from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft, JobRecord, PauseJob, RunRecord
 from celery_sqlbeat.schedule import next_after, parse, zone_named
 from celery_sqlbeat.store import open_store
-from celery_sqlbeat.store.protocols import JobQuery, RunQuery
+from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldNodes, OldRuns, RunQuery
 
 ROOT = Path(__file__).resolve().parents[1]  # the folder that has this project
 BEATS, WORKERS = ("beat 1", "beat 2", "beat 3"), ("worker 1", "worker 2")
@@ -47,24 +49,27 @@ SETTINGS = {
 ALL = 1000  # jobs or runs; a minute makes about a hundred
 
 
-def surroundings(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the processes: short leases, and no settings of another app."""
+def surroundings(inherited: Mapping[str, str], place: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of the processes: short leases, and no settings of another app.
+
+    `place` names the database and the namespace, where they are not those of the project.
+    """
     others = ("SQLBEAT_", "CELERY_", "EXAMPLE_")
     environ = {name: value for name, value in inherited.items() if not name.startswith(others)}
     path = [str(ROOT), *filter(None, [environ.get("PYTHONPATH")])]
-    return {**environ, **SETTINGS, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    return {**environ, **SETTINGS, **(place or {}), "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
 class Process:
     """A beat or a worker, with its log."""
 
-    def __init__(self, name: str, folder: Path, *command: str) -> None:
+    def __init__(self, name: str, folder: Path, place: Mapping[str, str], *command: str) -> None:
         self.name, self.killed, self.log = name, False, folder / f"{name.replace(' ', '-')}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own Python, no shell
                 [sys.executable, "-m", "celery", "-A", "example_project", *command, "--loglevel", "INFO"],
                 cwd=folder,
-                env=surroundings(os.environ),
+                env=surroundings(os.environ, place),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -125,15 +130,16 @@ class Scene(NamedTuple):
 class Demo:
     """One demonstration."""
 
-    def __init__(self, folder: Path, live: Live | None, write: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, live: Live | None, write: Callable[[str], None], place: Mapping[str, str]) -> None:
         self.folder, self.live, self.write, self.began = folder, live, write, time.monotonic()
         self.processes: list[Process] = []
         self.asides: dict[str, Callable[[Scene], str | None]] = {"a dead letter": dead_letter, "the crontab": crontab}
-        database = {"sqlbeat_database_url": f"sqlite:///{quote(str(folder / 'sqlbeat.db'))}"}
-        self.store = open_store(read_settings(database, SETTINGS))
+        self.place = place
+        own = {"sqlbeat_database_url": f"sqlite:///{quote(str(folder / 'sqlbeat.db'))}"}
+        self.store = open_store(read_settings(own, {**SETTINGS, **place}))
 
-    def run(self) -> Audit:
-        """Run it from the first process to the audit."""
+    def run(self, keep: bool) -> Audit:
+        """Run it from the first process to the audit, and empty its namespace."""
         try:
             try:
                 self.set_the_stage()
@@ -151,6 +157,8 @@ class Demo:
         finally:
             for each in self.processes:
                 each.sweep()
+            if self.place and not keep:
+                self.empty_namespace()
             self.store.close()
 
     def set_the_stage(self) -> None:
@@ -158,17 +166,24 @@ class Demo:
         self.store.migrate()
         # A crontab of this database alone, as a DBA may add one, and there before anybody starts.
         task, schedule = "example_project.tasks.close_books", "cron * * * * *"
-        first = next_after(parse(schedule), self.store.nodes().clock(), zone_named("UTC"))
+        first = next_after(parse(schedule), self.store.pulse().now, zone_named("UTC"))
         job = JobDraft(CRONTAB_JOB, task, schedule, "UTC", None, None, None, None, True, None, first, None)
-        self.store.for_admin().write_jobs([AddJob(job)])
+        self.store.write_jobs([AddJob(job)])
         for name in WORKERS:
             worker = ("worker", "--hostname", f"{name[-1]}@demo", "--concurrency", "2", "--without-mingle")
-            self.processes.append(Process(name, self.folder, *worker, "--without-gossip"))
+            self.processes.append(Process(name, self.folder, self.place, *worker, "--without-gossip"))
         self.say(f"{len(WORKERS)} prefork workers start, and {len(BEATS)} beats")
         self.wait("workers that register", lambda scene: {*WORKERS} <= {*scene.names.values()})
         for name in BEATS:
             beat = ("beat", "--scheduler", "celery_sqlbeat.Scheduler", "--pidfile=")
-            self.processes.append(Process(name, self.folder, *beat))
+            self.processes.append(Process(name, self.folder, self.place, *beat))
+
+    def empty_namespace(self) -> None:
+        """Delete jobs, history and nodes: others use this database, too."""
+        self.store.write_jobs([DeleteJob(name, force=True) for name in self.store.jobs(JobQuery(page_size=ALL))])
+        letters = self.store.runs(RunQuery(page_size=ALL, only_dead=True))
+        for what in (DeadLetters([letter.run_id for letter in letters]), OldRuns(0.0, limit=ALL), OldNodes(0.0)):
+            self.store.purge(what)
 
     def tell(self) -> None:
         """Play the scenes, each as soon as its condition holds, since machines differ in speed."""
@@ -194,7 +209,7 @@ class Demo:
         seconds = (again.started_at - at).total_seconds()
         self.say(f"{over}, {seconds:.1f} s after the kill: the lease had to end first")
         self.wait("the end of that run", lambda scene: again.run_id in scene.done)
-        self.store.for_admin().write_jobs([PauseJob(LONG_JOB, "the demonstration has seen enough of it")])
+        self.store.write_jobs([PauseJob(LONG_JOB, "the demonstration has seen enough of it")])
         self.say(f"{LONG_JOB} is complete; it is paused, as it has been seen enough")
         self.wait(" and ".join(self.asides), lambda _: not self.asides)
 
@@ -214,11 +229,11 @@ class Demo:
 
     def read_scene(self) -> Scene:
         """Read how things stand, show it, and say what happens beside the story."""
-        admin, nodes = self.store.for_admin(), self.store.nodes()
+        store = self.store
         names = {each.process.pid: each.name for each in self.processes}
-        known = {node.node_id: names[node.pid] for node in nodes.seen(3600.0) if node.pid in names}
-        jobs = admin.jobs(JobQuery(page_size=ALL))
-        scene = Scene(nodes.clock(), list(jobs.values()), admin.runs(RunQuery(page_size=ALL)), known)
+        known = {node.node_id: names[node.pid] for node in store.nodes(3600.0) if node.pid in names}
+        jobs = store.jobs(JobQuery(page_size=ALL))
+        scene = Scene(store.pulse().now, list(jobs.values()), store.runs(RunQuery(page_size=ALL)), known)
         for name, aside in list(self.asides.items()):
             if text := aside(scene):
                 del self.asides[name]
@@ -242,7 +257,7 @@ class Demo:
 
     def audit(self) -> Audit:
         """Work out from the history what became of each slot."""
-        admin = self.store.for_admin()
+        admin = self.store
         jobs, runs = admin.jobs(JobQuery(page_size=ALL)), admin.runs(RunQuery(page_size=ALL))
         logs = [each.log.read_text(errors="replace") for each in self.processes]
         begun = [run_id for log in logs for run_id in re.findall(r"\[([0-9a-f-]{36})\]: begun on ", log)]
@@ -282,8 +297,10 @@ def table(scene: Scene) -> Table:
     return made
 
 
-def run_demo(keep: bool = False) -> bool:
+def run_demo(keep: bool = False, database: str | None = None) -> bool:
     """Run the demonstration, print the audit, and return whether no slot was lost or ran twice."""
+    namespace = f"demo-{secrets.token_hex(4)}"
+    own = {} if database is None else {"SQLBEAT_DATABASE_URL": database, "SQLBEAT_NAMESPACE": namespace}
     for number in (signal.SIGTERM, signal.SIGHUP):  # they end it as Ctrl-C does: with nothing left behind
         signal.signal(number, signal.default_int_handler)
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -292,10 +309,12 @@ def run_demo(keep: bool = False) -> bool:
         place = place or stack.enter_context(tempfile.TemporaryDirectory("", "sqlbeat-demo-"))
         live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         with live or contextlib.nullcontext():
-            found = Demo(Path(place), live, console.print).run()
+            found = Demo(Path(place), live, console.print, own).run(keep)
         for finding in found.findings:
             console.print(f"- {finding}")
         if keep:
             console.print(f"database, messages and logs: {place}")
+            if own:
+                console.print(f"jobs and history: namespace {namespace} of the database that you named")
         console.print(str(found))
     return found.is_clean
