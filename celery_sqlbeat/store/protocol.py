@@ -36,6 +36,7 @@ from celery_sqlbeat.model import (
     Unbegun,
 )
 from celery_sqlbeat.model.locks import HeldLock, LockRecord
+from celery_sqlbeat.model.one_offs import Cancellation, CancelRequest, OneOff, Submitted
 from celery_sqlbeat.store.records import (
     ALL_JOBS,
     EVERY_SHARE,
@@ -59,6 +60,23 @@ from celery_sqlbeat.store.records import (
     RunQuery,
     Schema,
 )
+
+
+class OneOffStore(Protocol):
+    """What is submitted without a schedule, and the end of runs that somebody cancels."""
+
+    def submit(self, one_offs: Sequence[OneOff], submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
+        """Add one-offs, and say which run each stands for, by the run id that was asked for.
+
+        One with a key that stands for another run adds nothing. One with a claim id is claimed by
+        the submitter, for so many seconds. Asking twice gives the same answer.
+        """
+
+    def cancel(self, requests: Sequence[CancelRequest]) -> dict[str, Cancellation]:
+        """End runs that have not begun, and ask the workers of the others to stop them.
+
+        A run that is missing in the answer is not known. What is running ends as cancelled only.
+        """
 
 
 class Store(Protocol):

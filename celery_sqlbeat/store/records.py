@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import celery_sqlbeat
 from celery_sqlbeat.model import Beside, Claim, Claimable, HeldLease, ReplaceableRun, RunRecord, StartedRun
 from celery_sqlbeat.model.lifecycle import Ending
+from celery_sqlbeat.model.one_offs import NOBODY_ASKED, Asked
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -23,6 +24,8 @@ class Pulse(NamedTuple):
 
     now: datetime
     changes: int
+    wakes_at: datetime | None = None
+    """When the next job or one-off is due, or the next lease ends."""
 
 
 class NextDeadlines(NamedTuple):
@@ -137,6 +140,8 @@ class Extended(NamedTuple):
     """Somebody else may run them."""
     busy: set[str]
     """Somebody keeps their rows locked: not extended, and not lost."""
+    asked: Mapping[str, Asked] = NOBODY_ASKED
+    """Runs that are extended, and that somebody has asked to stop."""
 
 
 class CodeTally(NamedTuple):

@@ -143,7 +143,7 @@ class Claims(Part):
 
     def pulse(self) -> Pulse:
         """Return the server's clock, and the counter that grows with every change of a job."""
-        return Pulse._make(self.database.read("read_changes", namespace=self.namespace)[0])
+        return Pulse(*self.database.read("read_changes", namespace=self.namespace)[0])
 
     def next_deadlines(self, claimable: Claimable = ALL_JOBS, after: datetime | None = None) -> NextDeadlines:
         """Return when some beat has something to do."""

@@ -173,7 +173,7 @@ class Heartbeats:
         rows = {run_lease.run.run_id: (run_lease.run, run_lease.run.lease_seconds) for run_lease in due}
         sent_at = self._leases.clock()
         try:
-            lost, busy = self._store.extend(list(rows.values()))
+            lost, busy, _ = self._store.extend(list(rows.values()))
         except StoreError as error:
             self._try_again(due)
             events.heartbeat_failed(leases=len(rows), reason=error)

@@ -105,7 +105,7 @@ class OutcomeWriter:
 
     def _write(self, batch: list[Outcome], write: Callable[[list[Outcome]], Extended]) -> None:
         try:
-            lost, busy = write(batch)
+            lost, busy, _ = write(batch)
         except StoreError as error:
             self._batcher.failed(batch, error)
             if len(batch) == 1 and _is_refusal(error):

@@ -54,7 +54,7 @@ class Line:
 
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._before("extend", [run.run_id for run, _ in held])
-        lost, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
+        lost, _, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
         return self._after("extend", Extended(lost, self.locked & {run.run_id for run, _ in held}))
 
     def postpone(self, unbegun: Sequence[Unbegun]) -> set[str]:
