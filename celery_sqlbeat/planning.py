@@ -35,6 +35,7 @@ from celery_sqlbeat.model import (
     lifecycle,
 )
 from celery_sqlbeat.model.definition import Definition, Rules, Slots, instant, read_definition
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.schedule import Fire, Gap, Misfire, Skip, Timeline
 
 # Half of what the column holds: a fence grows with every claim, and by an epoch at each recovery.
@@ -132,7 +133,9 @@ class Planner:
                 prior, job = left, job._replace(extra=0)
             else:
                 plan.left.append(LeftAttempt(left.run_id, SENT_BACK, job.job_id))
-        if prior is not None and (prior.state == lifecycle.RUNNING or (job.extra and prior.state == lifecycle.RETRY)):
+        is_one_off = prior is not None and prior.kind == ONE_OFF
+        is_left = prior is not None and prior.state == lifecycle.RUNNING
+        if prior is not None and not is_one_off and (is_left or (job.extra and prior.state == lifecycle.RETRY)):
             plan.left.append(LeftAttempt(prior.run_id, LEFT, job.job_id))
         if prior is None or prior.state in lifecycle.OUTCOMES or (not job.extra and not prior.advances):
             slot = self._fresh_slot(plan, job, definition)
@@ -141,6 +144,7 @@ class Planner:
         if slot is None:
             return
         call, policy = definition.call, definition.policy
+        overlaps = policy.overlap == ALLOW and not is_one_off
         plan.claims.append(
             Claim(
                 job_id=job.job_id,
@@ -155,12 +159,12 @@ class Planner:
                 slot=slot,
                 lease_seconds=definition.lease_seconds,
                 max_retries=definition.max_retries,
-                exclusive=policy.overlap != ALLOW,
+                exclusive=not overlaps,
                 code_key=job.code_key,
                 timeline=definition.timeline,
                 max_runtime=policy.max_runtime,
                 replace_at=_replace_at(job, definition, slot),
-                max_parallel=policy.max_parallel if policy.overlap == ALLOW else None,
+                max_parallel=policy.max_parallel if overlaps else None,
             )
         )
 
@@ -254,7 +258,7 @@ def _replace_at(job: DueJob, definition: Definition, slot: Slot) -> datetime | N
 
 
 def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot:
-    same_run = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
+    same_attempt = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
     planned_at, delay = None, None
     if job.extra:
         # The schedule's own slot may come while this run goes on.
@@ -265,14 +269,14 @@ def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot
     return Slot(
         kind=prior.kind,
         scheduled_for=prior.scheduled_for,
-        attempt=prior.attempt if same_run else prior.attempt + 1,
+        attempt=prior.attempt if same_attempt else prior.attempt + 1,
         failures=prior.failures,
         lost_leases=prior.lost_leases,
         planned_at=planned_at,
         delay_seconds=delay,
         advances=not job.extra,
         continues=prior.run_id,
-        same_run=same_run,
+        same_run=same_attempt or prior.kind == ONE_OFF,
         unknown_seconds=_unknown_seconds(job, prior),
     )
 

@@ -5,7 +5,7 @@ A field that cannot work raises a FieldError that names it; the caller puts the 
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -13,13 +13,15 @@ from typing import Any, NamedTuple, Protocol
 from celery_sqlbeat.config.policy import Policies, Policy, fields_from_text, policy_for
 from celery_sqlbeat.config.validation import check_options
 from celery_sqlbeat.errors import FieldError
-from celery_sqlbeat.schedule import COALESCE, Every, Fire, Misfire, Skip, Timeline, parse, zone_named
+from celery_sqlbeat.model.one_offs import ONCE
+from celery_sqlbeat.schedule import COALESCE, Every, Fire, Misfire, Once, Skip, Timeline, parse, zone_named
 from celery_sqlbeat.schedule.zone import BOUNDS, within
 
 DEFAULT_MINUTES = 10  # as the column's default says
 MOST_MINUTES = 527_040  # a year; more is a mistyped number
 ANY_TASK = ("*",)
 _NOTHING: Mapping[str, Any] = {}
+_LONG_AGO = Once(datetime(1970, 1, 1, tzinfo=timezone.utc))
 
 
 def _refuse_constant(name: str) -> Any:
@@ -192,6 +194,8 @@ def _timeline(schedule: Any, interval_minutes: Any, zone: str, jitter: float, ca
     if schedule is None:
         minutes = DEFAULT_MINUTES if interval_minutes is None else _minutes("IntervalMinutes", interval_minutes)
         read: Any = parse(f"every {minutes}m")
+    elif schedule == ONCE:
+        read = _LONG_AGO  # its one slot stands in the row, and none follows
     else:
         read = parse(schedule)
     if jitter and isinstance(read, Every) and read.interval.total_seconds() < jitter:

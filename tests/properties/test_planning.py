@@ -6,12 +6,14 @@ Each row becomes one thing, and none stops another.
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.model import LONGEST_QUARANTINE, Attempt, DueBatch, DueJob, JobRecord
 from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.one_offs import ONCE, ONE_OFF
 from celery_sqlbeat.planning import Planner
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
@@ -115,3 +117,22 @@ def test_each_loose_row_is_mended_or_set_aside(data: st.DataObject) -> None:
     assert len(mends) + len(quarantines) == 1
     for mend in mends:
         assert mend.next_run_time is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "number"), [("scheduled", 1), ("claimed", 1), ("retry", 2), ("running", 2)], ids=lambda value: str(value)
+)
+@pytest.mark.parametrize("overlap", ["queue", "allow", "replace"])
+def test_a_one_off_is_taken_up_again_under_its_own_run_id(state: str, number: int, overlap: str) -> None:
+    """What its next message carries as the id of the task is what the first one did."""
+    job = DueJob(
+        *("id", "id", "app.task", ONCE, None, None, None, None, None, f'{{"overlap": "{overlap}"}}', None, None),
+        *(None, None, NOW, 4, "run" if state in ("claimed", "running") else None, "run", None, None, 0, NOW),
+    )
+    prior = attempt(job.job_id, "run", state, NOW, 1)._replace(kind=ONE_OFF)
+    plan = Planner(RULES)(DueBatch([job], {"run": prior}))
+    assert not plan.left and not plan.quarantines and not plan.advances
+    (claim,) = plan.claims
+    assert (claim.run_id, claim.slot.kind, claim.slot.attempt) == ("run", ONE_OFF, number)
+    assert claim.slot.same_run and claim.exclusive and claim.slot.advances
+    assert (claim.slot.planned_at, claim.slot.delay_seconds, claim.replace_at, claim.max_parallel) == (None,) * 4
