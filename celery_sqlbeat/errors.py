@@ -172,6 +172,10 @@ class LeaseLost(SqlbeatError):
     """The run no longer holds its lease: what it writes may overlap its successor."""
 
 
+class UnusableConnection(SqlbeatError):
+    """A connection that the caller gave cannot be used for what was asked; nothing was written."""
+
+
 class LockNotAcquired(SqlbeatError):
     """Somebody else holds the lock, and did so for as long as the caller would wait."""
 

@@ -18,19 +18,26 @@ Connection: TypeAlias = "pymysql.Connection[Any]"
 
 def connect(where: str) -> Connection:
     """Connect as the administrator that an address names."""
-    url = urllib.parse.urlsplit(where)
     return pymysql.connect(
-        host=url.hostname,
-        port=url.port or 3306,
-        user=url.username,
-        password=urllib.parse.unquote(url.password or ""),
-        database=url.path[1:],
+        **arguments(where),
         autocommit=True,
         charset="utf8mb4",
         collation="utf8mb4_bin",
         conv={**conversions, FIELD_TYPE.DATETIME: instant_of},
         init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     )
+
+
+def arguments(where: str) -> dict[str, Any]:
+    """Return what the driver calls the parts of an address."""
+    url = urllib.parse.urlsplit(where)
+    return {
+        "host": url.hostname,
+        "port": url.port or 3306,
+        "user": url.username,
+        "password": urllib.parse.unquote(url.password or ""),
+        "database": url.path[1:],
+    }
 
 
 def make(where: str, name: str) -> str:

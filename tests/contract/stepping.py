@@ -30,6 +30,7 @@ class Side:
 
     def __init__(self, dialect: Postgresql, watch: psycopg.Connection[Row]) -> None:
         self.name = dialect.name
+        self.blocks = dialect.blocks
         self.errors = dialect.errors
         self.single_statements_commit = True
         self.at_once = dialect.at_once

@@ -63,7 +63,7 @@ def test_the_role_of_the_script_can_do_all_that_a_beat_and_a_worker_do(place: Pl
     try:
         address = place.address.replace("root@", f"{who}:throw-away@")
         dialect = cast(Any, dialect_for(database_url(address), 5.0))
-        dialect._blocks = cast(Any, place.dialect())._blocks
+        dialect.blocks = place.dialect().blocks
         administrator.script(f"GRANT SELECT ON TestClock TO {who}")
         theirs = World(SqlStore(Database(dialect), world.namespace), place.sql, place.set_clock)
         name = theirs.add()

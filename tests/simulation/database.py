@@ -158,6 +158,7 @@ class Link:
 
     def __init__(self, server: Server, process: Process, timeout: float) -> None:
         self.server = server
+        self.blocks = server.blocks
         self.process = process
         self.timeout = timeout
         self.cut_until = -1.0

@@ -67,6 +67,10 @@ class Dialect(Protocol):
         """The database, as `sql/` names its folder."""
 
     @property
+    def blocks(self) -> Mapping[str, "Block"]:
+        """Its statements, by name."""
+
+    @property
     def errors(self) -> tuple[type[BaseException], ...]:
         """What the driver raises; every other error is passed on as it is."""
 

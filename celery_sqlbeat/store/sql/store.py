@@ -1,6 +1,7 @@
 """Keep the promises of a store in a SQL database."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 from celery_sqlbeat.store.records import Remark, Schema
 from celery_sqlbeat.store.sql import migrations
@@ -22,6 +23,11 @@ class SqlStore(Claims, Runs, Jobs, Nodes, Locks, Schedules):
     def check_schema(self) -> Schema:
         """Return the schema and the store's id; a SchemaError: this release cannot use it."""
         return migrations.check_schema(self.database)
+
+    @cached_property
+    def store_id(self) -> str:
+        """The id of the store, which stays the same as long as its tables."""
+        return str(self.database.read("read_store")[0][0])
 
     def recover(self, progress: Callable[[int], None] = lambda _: None) -> int:
         """Raise every fence by an epoch, after a restore; return the new epoch."""

@@ -152,7 +152,7 @@ class Mssql:
         self._url = url
         self._probe = port_probe or (probe if pyodbc is None else no_probe)
         self._timeout = statement_timeout
-        self._blocks = load_with_clock(self.name, CLOCK, clock)
+        self.blocks = load_with_clock(self.name, CLOCK, clock)
         self._pyodbc = pyodbc or load_pyodbc()
         identity = identity_of(url)
         self._tokens = tokens_for(identity) if identity is not None and tokens is None else tokens
@@ -176,7 +176,7 @@ class Mssql:
             connection.add_output_converter(SQL_GUID, _id)
             connection.add_output_converter(SQL_BIT, _bit)
             connection.execute(_session(lock_ms))
-            return MssqlSession(connection, self._blocks, lock_ms, self._pyodbc.BinaryNull, token)
+            return MssqlSession(connection, self.blocks, lock_ms, self._pyodbc.BinaryNull, token)
         except BaseException:
             connection.close()
             raise

@@ -180,7 +180,7 @@ class Mysql:
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
-        self._blocks = load_with_clock(self.name, CLOCK, clock)
+        self.blocks = load_with_clock(self.name, CLOCK, clock)
         self._connect = connect
 
     def connect(self) -> MysqlSession:
@@ -194,7 +194,7 @@ class Mysql:
         raise failure or StoreError(f"no host in {self._url}")
 
     def _session(self, host: str | None, port: int | None) -> MysqlSession:
-        session = MysqlSession(partial(self._open, host, port), self._timeout, self._blocks)
+        session = MysqlSession(partial(self._open, host, port), self._timeout, self.blocks)
         try:
             session.greet(self._timeout)
         except BaseException:

@@ -28,8 +28,13 @@ def packet(block: Block, rows: Rows | None, scalars: Mapping[str, Any]) -> str:
     """Return the text of a block with its values."""
     values = {name: literal(scalars[name]) for name in block.parameters.names}
     if rows is not None:
-        values["rows"] = literal(json.dumps(rows, ensure_ascii=False, default=text_of, separators=(",", ":")))
+        values["rows"] = literal(rows_as_json(rows))
     return block.text % values
+
+
+def rows_as_json(rows: Rows) -> str:
+    """Write a batch as a JSON array of arrays."""
+    return json.dumps(rows, ensure_ascii=False, default=text_of, separators=(",", ":"))
 
 
 def literal(value: Any) -> str:

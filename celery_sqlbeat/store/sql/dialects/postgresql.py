@@ -194,7 +194,7 @@ class Postgresql:
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
-        self._blocks = load_with_clock(self.name, CLOCK, clock)
+        self.blocks = load_with_clock(self.name, CLOCK, clock)
         self._connect = connect
 
     def connect(self) -> PostgresqlSession:
@@ -232,8 +232,8 @@ class Postgresql:
             connection.close()
             raise
         if is_ours:
-            return PostgresqlSession(connection, self._blocks)
-        return PooledSession(connection, self._blocks, of_transaction(milliseconds))
+            return PostgresqlSession(connection, self.blocks)
+        return PooledSession(connection, self.blocks, of_transaction(milliseconds))
 
     def pooling(self) -> str | None:
         """Return what a pooler before the server gives its clients; None where there is none."""

@@ -163,7 +163,8 @@ class Sqlite:
     ) -> None:
         self._url = url
         self._timeout = statement_timeout
-        self._clock = clock
+        self.clock = clock
+        self.blocks = load(self.name)
         self._connect = connect
         self.sessions_survive_fork = url.in_memory  # what is in memory would die with its session; see Lender
 
@@ -190,7 +191,7 @@ class Sqlite:
         except BaseException:
             connection.close()
             raise
-        return SqliteSession(connection, self._clock, load("sqlite"), self._timeout)
+        return SqliteSession(connection, self.clock, self.blocks, self._timeout)
 
     def make_file(self) -> None:
         """Make the file where there is none: only for the migrations that fill it."""

@@ -1,0 +1,81 @@
+"""Which connections of a shop are taken, and what goes to those that no server answers here."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from celery_sqlbeat.errors import UnusableConnection
+from celery_sqlbeat.store.sql.foreign import ForeignSession, driver_connection
+from tests.support.fake_odbc import FakeConnection, FakeCursor
+
+
+class Recorded(FakeCursor):
+    """A cursor whose statements give one row."""
+
+    description: Any = (("StoreId", str),)
+
+    def fetchall(self) -> list[Any]:
+        return [("6F9619FF-8B86-D011-B42D-00C04FC964FF",)]
+
+    def close(self) -> None:
+        pass
+
+
+class OdbcConnection(FakeConnection):
+    """Something like a connection of pyodbc, that gives ids in upper case as it does."""
+
+    def cursor(self) -> Recorded:
+        return Recorded(self.log)
+
+
+OdbcConnection.__module__ = "pyodbc"
+
+
+class MysqlConnection:
+    """Something like a connection of mysqlclient."""
+
+    open = 1
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def cursor(self) -> Recorded:
+        return Recorded(self.log)
+
+
+MysqlConnection.__module__ = "MySQLdb.connections"
+
+
+def test_sql_server_gets_the_statement_of_its_kind_and_nothing_is_committed() -> None:
+    connection = OdbcConnection()
+    session = ForeignSession(driver_connection(connection))
+    assert session.database == "mssql"
+    assert session.store_id() == "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+    assert connection.log == ["SELECT StoreId, Epoch FROM dbo.StoreInfo"]
+
+
+def test_mysqlclient_gets_statement_after_statement() -> None:
+    connection = MysqlConnection()
+    session = ForeignSession(driver_connection(connection))
+    assert session.database == "mysql"
+    session.fetch("list_locks", namespace="n", after_key="", page_size=5)
+    assert [text.split()[0] for text in connection.log] == ["SET", "SELECT"]
+
+
+def test_a_subclass_of_a_drivers_connection_is_one() -> None:
+    connection = type("Traced", (OdbcConnection,), {"__module__": "shop.tracing"})()
+    assert ForeignSession(driver_connection(connection)).database == "mssql"
+
+
+def test_an_asynchronous_connection_is_refused_with_what_helps() -> None:
+    asynchronous = type("Connection", (), {"__module__": "asyncpg.connection"})()
+    for connection in (asynchronous, object.__new__(psycopg.AsyncConnection)):
+        with pytest.raises(UnusableConnection, match=r"asynchronous, and the statements here wait: give .*psycopg"):
+            driver_connection(connection)
+
+
+@pytest.mark.parametrize("thing", [None, "postgresql://", object()])
+def test_what_is_no_connection_is_refused_with_what_is_one(thing: Any) -> None:
+    with pytest.raises(UnusableConnection, match=r"is no connection that is known: give a connection of psycopg"):
+        driver_connection(thing)
