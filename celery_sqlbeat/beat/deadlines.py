@@ -152,6 +152,8 @@ class Deadlines:
         """Set after a full batch: the next one is due without a reading."""
         self._awaited: WakeSnapshot | None = None
         """What this beat sleeps for, unless it lags."""
+        self._noticed: datetime | None = None
+        """What the last pulse said is next in the namespace."""
         self._is_rest = False
         """Whether this walk follows a full batch, so that there may be nothing left."""
         self._in_vain = 0
@@ -278,7 +280,17 @@ class Deadlines:
         if now < self._next_notice:
             return False
         self._set_notice(now)
-        return self._last is None or self._store.pulse().changes != self._last.deadlines.changes
+        if self._last is None:
+            return True
+        pulse, noticed = self._store.pulse(), self._noticed
+        self._noticed = pulse.wakes_at
+        if pulse.changes != self._last.deadlines.changes:
+            return True
+        # Who submits a one-off counts no change. What only another app's beats may claim is looked
+        # at once.
+        if pulse.wakes_at in (None, noticed):
+            return False
+        return now + (pulse.wakes_at - pulse.now).total_seconds() < self._wake_at
 
     def _set_notice(self, now: float) -> None:
         seconds = self._notice

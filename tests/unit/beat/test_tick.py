@@ -36,6 +36,8 @@ class House:
         self.planned_at: datetime | None = None
         self.lease_ends_at: datetime | None = None
         self.counter = 0
+        self.submitted_at: datetime | None = None
+        """When a one-off is due that was submitted since the last reading."""
         self.fired: list[float] = []
         self.connected: list[float] = []
         self.broker_is_away = False
@@ -70,7 +72,7 @@ class House:
 
     def pulse(self) -> Pulse:
         self._ask("changes")
-        return Pulse(self.now(), self.counter)
+        return Pulse(self.now(), self.counter, self.submitted_at)
 
     def next_deadlines(self, claimable: Any, after: datetime | None = None) -> NextDeadlines:
         if after is not None:
@@ -189,6 +191,24 @@ def test_a_change_is_noticed_within_the_notice_interval() -> None:
     changed = house.time
     house.live(10)
     assert len(house.fired) == 1 and house.fired[0] - changed <= 5.01
+
+
+@pytest.mark.parametrize("after", [-1.0, 0.0, 3.0, 30.0])
+def test_a_one_off_is_noticed_within_the_notice_interval_without_any_change_counted(after: float) -> None:
+    house = House()
+    house.due_at = house.at(1000.0)
+    house.live(7.0)
+    submitted, house.submitted_at = house.time, house.at(house.time + after)
+    house.due_at = house.submitted_at
+    house.live(40)
+    assert len(house.fired) == 1 and max(after, 0.0) <= house.fired[0] - submitted <= max(after, 5.0) + 0.05
+
+
+def test_a_deadline_of_another_app_is_looked_at_once() -> None:
+    house = House()
+    house.due_at, house.submitted_at = house.at(1000.0), house.at(20.0)
+    house.live(55)
+    assert house.asked["next_deadlines"] == 2, "the first one, and that for what another app waits for"
 
 
 @pytest.mark.parametrize("ran_for", [0.3, 2.3, 8.0, 600.0])
