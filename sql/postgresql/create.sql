@@ -375,3 +375,99 @@ UPDATE StoreInfo SET OldestRelease = '0.1.0';
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT 3, 'locks', 'a54a935462034c3a4ad8c36200e9c2ecb5c7bfef3a0bb4d21941517da47a2c71', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 3);
+
+-- One-offs: runs that somebody submits, without a job. What their leases are taken on is a row of Jobs with OneOff = 1,
+-- which has the id of the run as its own and as its name. Its CodeKey is 'one_off', which keeps it from beats of releases
+-- that do not know one-offs: to them it is of a schedule that only other code can build.
+ALTER TABLE Jobs ADD COLUMN OneOff smallint NOT NULL DEFAULT 0 CHECK (OneOff IN (0, 1));
+
+-- The jobs by name, among however many one-offs.
+CREATE INDEX Jobs_Listed ON Jobs (Namespace, JobName) WHERE OneOff = 0;
+
+-- The task of a one-off, which has no job that would name it.
+ALTER TABLE JobRuns ADD COLUMN TaskName text;
+
+-- Who asked when and why that the run be cancelled.
+ALTER TABLE JobRuns ADD COLUMN CancelAt timestamptz;
+
+ALTER TABLE JobRuns ADD COLUMN CancelBy text;
+
+ALTER TABLE JobRuns ADD COLUMN CancelReason text;
+
+-- Which run a key stands for, until it ends. Digest: of the task and its arguments.
+CREATE TABLE IdempotencyKeys (
+    Namespace text NOT NULL,
+    KeyText text NOT NULL,
+    RunId uuid NOT NULL,
+    TaskName text NOT NULL,
+    Digest text NOT NULL,
+    CreatedAt timestamptz NOT NULL,
+    ExpiresAt timestamptz NOT NULL,
+    PRIMARY KEY (Namespace, KeyText)
+);
+
+CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+
+-- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.
+DO $$
+DECLARE
+    head text := format('RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = %I, pg_temp AS ', current_schema());
+BEGIN
+    EXECUTE 'CREATE OR REPLACE FUNCTION sqlbeat_jobs_deleted() ' || head || quote_literal('
+        BEGIN
+            INSERT INTO DeletedJobs (Namespace, JobName, Fence)
+            SELECT Namespace, JobName, Fence FROM gone WHERE Fence > 0 AND OneOff = 0 ORDER BY Namespace, JobName
+            ON CONFLICT (Namespace, JobName)
+            DO UPDATE SET Fence = greatest(DeletedJobs.Fence, excluded.Fence), DeletedAt = NULL;
+            RETURN NULL;
+        END;
+    ');
+    EXECUTE 'CREATE OR REPLACE FUNCTION sqlbeat_jobs_truncated() ' || head || quote_literal('
+        BEGIN
+            INSERT INTO DeletedJobs (Namespace, JobName, Fence)
+            SELECT Namespace, JobName, Fence FROM Jobs WHERE Fence > 0 AND OneOff = 0 ORDER BY Namespace, JobName
+            ON CONFLICT (Namespace, JobName)
+            DO UPDATE SET Fence = greatest(DeletedJobs.Fence, excluded.Fence), DeletedAt = NULL;
+            RETURN NULL;
+        END;
+    ');
+    EXECUTE 'CREATE OR REPLACE FUNCTION sqlbeat_jobs_added() ' || head || quote_literal('
+        BEGIN
+            UPDATE Jobs SET Fence = f.Lowest
+            FROM (
+                SELECT
+                    a.Id,
+                    greatest(coalesce(d.Fence, 0), coalesce(c.FenceFloor, 0), s.Epoch * CAST(1000000000 AS bigint)) AS Lowest
+                FROM added AS a
+                CROSS JOIN StoreInfo AS s
+                LEFT JOIN DeletedJobs AS d ON d.Namespace = a.Namespace AND d.JobName = a.JobName
+                LEFT JOIN Changes AS c ON c.Namespace = a.Namespace
+                WHERE a.OneOff = 0
+            ) AS f
+            WHERE Jobs.Id = f.Id AND Jobs.Fence < f.Lowest;
+            RETURN NULL;
+        END;
+    ');
+END;
+$$;
+
+DROP TRIGGER Jobs_Renamed ON Jobs;
+
+CREATE TRIGGER Jobs_Renamed AFTER UPDATE OF Namespace, JobName ON Jobs
+FOR EACH ROW WHEN (OLD.OneOff = 0 AND (OLD.Namespace <> NEW.Namespace OR OLD.JobName <> NEW.JobName))
+EXECUTE FUNCTION sqlbeat_jobs_renamed();
+
+-- Where the role of grants.sql is there already, it may use the keys.
+DO $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'sqlbeat_runner') THEN
+        GRANT SELECT, INSERT, UPDATE, DELETE ON IdempotencyKeys TO sqlbeat_runner;
+    END IF;
+END;
+$$;
+
+UPDATE StoreInfo SET OldestRelease = '0.1.0';
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 4, 'one_offs', '68bb0a5dde4738e622d78a817024f5116cf5de983ff2296b6abee864bcdad385', clock_timestamp()
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);

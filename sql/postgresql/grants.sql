@@ -10,7 +10,9 @@ BEGIN
 END;
 $$;
 
-GRANT SELECT, INSERT, UPDATE, DELETE ON Jobs, JobRuns, Nodes, Changes, Releases, DeletedJobs, Locks TO sqlbeat_runner;
+GRANT SELECT, INSERT, UPDATE, DELETE
+ON Jobs, JobRuns, Nodes, Changes, Releases, DeletedJobs, Locks, IdempotencyKeys
+TO sqlbeat_runner;
 GRANT SELECT ON StoreInfo, SchemaMigrations TO sqlbeat_runner;
 
 -- Who runs with it:
