@@ -176,6 +176,10 @@ class UnusableConnection(SqlbeatError):
     """A connection that the caller gave cannot be used for what was asked; nothing was written."""
 
 
+class RunCancelled(SqlbeatError):
+    """Somebody has cancelled the run of this task: it ends as cancelled, whatever follows."""
+
+
 class LockNotAcquired(SqlbeatError):
     """Somebody else holds the lock, and did so for as long as the caller would wait."""
 

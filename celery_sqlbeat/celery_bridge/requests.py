@@ -188,8 +188,11 @@ def finished(req: Any) -> None:
     state.task_ready(req)
 
 
-def drop(req: Any, reason: str) -> None:
-    """Acknowledge the message of a task that does not run here."""
+def drop(req: Any, reason: str, is_cancelled: bool = False) -> None:
+    """Acknowledge the message of a task that does not run here; REVOKED is what was cancelled."""
+    if is_cancelled and isinstance(req, Request):
+        tell_revoked(req)
+        return
     req.acknowledge()
     finished(req)
     req.send_event("task-rejected", name=req.name, requeue=False, reason=reason)
@@ -201,6 +204,17 @@ def drop_expired(req: Any) -> None:
         req._announce_revoked("expired", False, None, True)  # type: ignore[attr-defined]  # not in its stubs
     else:
         drop(req, "expired")
+
+
+def tell_revoked(req: Any) -> None:
+    """Tell signals, monitors and the backend that a task was revoked; acknowledge its message."""
+    try:
+        # As one that was terminated: the run of another one would be looked for, and ended.
+        req._announce_revoked("cancelled", True, None, False)
+    except Exception as error:  # backends raise what their clients raise
+        events.step_failed(step="store that a task was cancelled", subject=f"{req.name}[{req.id}]", error=error)
+        finished(req)
+        req.acknowledge()
 
 
 def return_now(req: Any) -> None:

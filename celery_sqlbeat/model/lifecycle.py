@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from celery_sqlbeat.model import HeldLease, RefusedStart
+from celery_sqlbeat.model.one_offs import Asked
 
 SCHEDULED = "scheduled"
 CLAIMED = "claimed"
@@ -164,6 +165,22 @@ def after_lost_lease(
     return Ending(RETRY, reason, 0.0, 0, 1)
 
 
+def after_cancellation(asked: Asked) -> Ending:
+    """End the slot as cancelled; the reason says who asked, when and why."""
+    why = f": {asked.reason}" if asked.reason else ""
+    return Ending(CANCELLED, f"cancelled by {asked.by} at {asked.at:%Y-%m-%d %H:%M:%S} UTC{why}"[:LONGEST_REASON])
+
+
+def was_cancelled(run: RefusedStart | None) -> bool:
+    """Return whether a message may not begin since somebody has cancelled its run."""
+    return (
+        run is not None
+        and bool(run.is_its_claim)
+        and run.state == CANCELLED
+        and run.reason not in (JOB_DELETED, REPLACED_REASON)
+    )
+
+
 def released(reason: str, seconds: float = 0.0) -> Ending:
     """Make the same attempt due again: it was surely not published, or has not begun."""
     return Ending(SCHEDULED, reason[:LONGEST_REASON], seconds)
@@ -255,6 +272,8 @@ def why_refused(run: RefusedStart | None) -> str | None:
         return "stale: its run is not known here, or its history is gone"
     if not run.is_its_claim:
         return "stale: its claim is no longer valid"
+    if was_cancelled(run):
+        return f"its run was cancelled ({run.reason})"
     if run.has_started:
         return f"a duplicate: its run has started already, and is {run.state}"
     if (run.state, run.reason) == (SKIPPED, OVERLAP):

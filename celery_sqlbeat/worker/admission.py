@@ -159,7 +159,8 @@ class Admission:
         if withdrawn:
             return False
         if not pending.is_passed_on and not run_lease.take():
-            drop(pending.req, "the lease was given back before the body could begin")
+            reason = run_lease.reason or "the lease was given back before the body could begin"
+            drop(pending.req, reason, run_lease.asked is not None)
             return False
         self._received.begun(pending.header)
         pending.execution.begin(run_lease)
@@ -178,7 +179,7 @@ class Admission:
             if answer.expired:  # a beat judged by the server's clock
                 drop_expired(req)
             else:
-                drop(req, answer.reason)
+                drop(req, answer.reason, answer.cancelled)
         elif isinstance(answer, StoreUnavailable):
             events.message_returned(message_id=req.id, task_name=req.name, reason=answer.reason)
             self._keep(req, seconds=_AWAY_SECONDS)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.worker.task.flags import TaskStopped
 from celery_sqlbeat.worker.task.stopping import InterruptibleBody, is_safe, thread_guard
+from celery_sqlbeat.worker.task.stops import TaskStopped
 
 PATIENCE = 20.0
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from celery_sqlbeat import environment
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.worker.lease.batching import Timing
 
 Guard = contextlib.AbstractContextManager[Any]  # a lock
@@ -32,6 +33,7 @@ class Stop(Enum):
 
     LOST = "the lease is lost"  # by the database's answer: somebody else may run it, and nothing is to be written
     OVERDUE = "it has taken longer than its max_runtime"  # the lease is kept until the task is gone
+    CANCELLED = "somebody cancelled it"  # the lease is kept until the task is gone
     ABANDONED = "the lease could not be extended"  # its end is near; the run may still be this process's to release
 
 
@@ -68,7 +70,9 @@ class RunLease:
         self.overdue_at = float("inf")
         """When the body will have taken longer than its `max_runtime`."""
         self.release_at = float("inf")
-        """When the run of an overdue body is released, whether or not the body could be stopped."""
+        """When the run of a body that must stop is released, whether or not that could be done."""
+        self.asked: Asked | None = None
+        """Who has cancelled it."""
         self.phase = Phase.LEASED
         self.stop: Stop | None = None
         self.is_recorded: bool | None = None
@@ -166,7 +170,7 @@ class RunLease:
     def must_stop(self, why: Stop) -> Callable[[], None] | None:
         """Mark it as stopped, with the guard held; return what to call when the guard is free."""
         self.phase, self.stop = Phase.STOPPED, why
-        self.is_extended = self.is_extended and why is Stop.OVERDUE
+        self.is_extended = self.is_extended and why in (Stop.OVERDUE, Stop.CANCELLED)
         callback, self._on_stop = self._on_stop, None
         return callback
 
@@ -195,6 +199,8 @@ class StaleMessage(NamedTuple):
     """Whether its slot has ended, or has no row any more, so that nobody reports more of it."""
     expired: bool = False
     """Whether a beat has ended its slot for the message's age: Celery calls its task expired."""
+    cancelled: bool = False
+    """Whether somebody has cancelled it: Celery calls its task revoked."""
 
 
 class StoreUnavailable(NamedTuple):

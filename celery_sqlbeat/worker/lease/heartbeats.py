@@ -11,6 +11,7 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.message_header import Header
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import Unbegun
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import LeaseTable, Phase, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
@@ -133,9 +134,11 @@ _SHORTEST_RETRY, _LONGEST_RETRY = 0.05, 1.0  # seconds
 class Heartbeats:
     """Extends all leases of a process by one statement, and stops tasks whose lease is lost."""
 
-    def __init__(self, store: Store, leases: LeaseTable) -> None:
+    def __init__(self, store: Store, leases: LeaseTable, cancel: Callable[[RunLease, Asked], None]) -> None:
+        """`cancel` is told of a run that somebody has cancelled, each time."""
         self._store = store
         self._leases = leases
+        self._cancel = cancel
 
     def step(self) -> float:
         """Extend what is due, and what is due soon; return the seconds until the next heartbeat."""
@@ -173,7 +176,7 @@ class Heartbeats:
         rows = {run_lease.run.run_id: (run_lease.run, run_lease.run.lease_seconds) for run_lease in due}
         sent_at = self._leases.clock()
         try:
-            lost, busy, _ = self._store.extend(list(rows.values()))
+            lost, busy, asked = self._store.extend(list(rows.values()))
         except StoreError as error:
             self._try_again(due)
             events.heartbeat_failed(leases=len(rows), reason=error)
@@ -191,6 +194,8 @@ class Heartbeats:
                 self._lost(run_lease)
             elif run_lease.run.run_id not in busy:
                 run_lease.extended(sent_at)
+                if run_lease.run.run_id in asked:
+                    self._cancel(run_lease, asked[run_lease.run.run_id])
 
     def _try_again(self, failed: Iterable[RunLease]) -> None:
         now = self._leases.clock()

@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.config.settings import stop_timeout
-from celery_sqlbeat.model.lifecycle import SUCCESS, Backoff, Ending, after_failure, after_lost_lease, released
+from celery_sqlbeat.model.lifecycle import (
+    SUCCESS,
+    Backoff,
+    Ending,
+    after_cancellation,
+    after_failure,
+    after_lost_lease,
+    released,
+)
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import Guard, LeaseTable, Phase, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
@@ -53,7 +62,7 @@ class LeaseManager:
         self._leases = LeaseTable(timing, clock, guard, rnd)
         self._outcomes = OutcomeWriter(store, self._leases)
         self._starts = StartBatcher(store, worker, self._leases, self._begun, self._not_begun)
-        self._heartbeats = Heartbeats(heartbeat_store or store, self._leases)
+        self._heartbeats = Heartbeats(heartbeat_store or store, self._leases, self._cancel)
         self._postponing = Postponing(heartbeat_store or store, received) if received is not None else None
         self._membership = membership
         self._failed = failed or _failed
@@ -228,9 +237,27 @@ class LeaseManager:
     def _not_begun(self, run_lease: RunLease) -> None:
         self._end(run_lease, _not_begun(run_lease, NOT_BEGUN), 0.0, None)
 
+    def _cancel(self, run_lease: RunLease, asked: Asked) -> None:
+        """Stop a task, or keep it from beginning, since somebody has cancelled its run."""
+        with self._leases.guard:
+            was, is_new = run_lease.phase, run_lease.asked is None
+            run_lease.asked = asked
+            callback = run_lease.must_stop(Stop.CANCELLED) if was in (Phase.LEASED, Phase.BEGUN) else None
+            if was is Phase.BEGUN:
+                run_lease.release_at = self._leases.clock() + stop_timeout(run_lease.run.lease_seconds)
+        if was is Phase.LEASED:
+            self._not_begun(run_lease)
+        elif is_new and was is Phase.BEGUN:
+            self._wake_up(WATCH)
+            text = after_cancellation(asked).reason or ""
+            events.noted(topic=f"the task of run {run_lease.run.run_id} is stopped", text=text)
+        call(callback)
+
     def _end(self, run_lease: RunLease, ending: Ending | None, keep_seconds: float, then: Then | None) -> None:
         with self._leases.guard:
-            if run_lease.stop is Stop.ABANDONED:
+            if run_lease.asked is not None:
+                ending = after_cancellation(run_lease.asked)
+            elif run_lease.stop is Stop.ABANDONED:
                 ending = _abandoned(run_lease)
             elif run_lease.stop is Stop.OVERDUE and (ending is None or ending.state != SUCCESS):
                 ending = self._failed(run_lease, _overdue(run_lease))

@@ -7,7 +7,7 @@ from celery_sqlbeat import events
 from celery_sqlbeat.celery_bridge.message_header import can_be_asked
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest
-from celery_sqlbeat.model.lifecycle import JOB_DELETED, OVERLAP, has_expired, why_refused
+from celery_sqlbeat.model.lifecycle import JOB_DELETED, OVERLAP, has_expired, was_cancelled, why_refused
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import LeaseTable, RunLease, StaleMessage, StartAnswer, Started, StoreUnavailable
 from celery_sqlbeat.worker.lease.batching import Batcher, QueuedRow, next_batches
@@ -158,7 +158,7 @@ class StartBatcher:
             self._resolve(question, StoreUnavailable("what kept its run from beginning has passed"))
         else:
             ends = refused is None or refused.reason in (OVERLAP, JOB_DELETED)
-            self._resolve(question, StaleMessage(why, ends, has_expired(refused)))
+            self._resolve(question, StaleMessage(why, ends, has_expired(refused), was_cancelled(refused)))
 
     def _failed(self, batch: list[StartQuestion], error: StoreError) -> None:
         alone = self.batcher.failed(batch, error)

@@ -19,7 +19,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_sqlbeat.celery_bridge.tasks import Report, attempt_failed, hide_from_monitors, report_raised, wrap_bodies
 from celery_sqlbeat.errors import MaxRuntimeExceeded
 from celery_sqlbeat.worker.task import flags
-from celery_sqlbeat.worker.task.flags import TaskOverdue
+from celery_sqlbeat.worker.task.stops import TaskOverdue
 
 here = threading.local()  # green where `threading` is; `body_guard`: of the body in this thread, if it has one
 _ENTERED = "_sqlbeat_body_entered"  # on the request: what a body calls of its own task is no body

@@ -13,28 +13,18 @@ from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 from celery import signals
-from celery.exceptions import Ignore
 
 from celery_sqlbeat import environment
 from celery_sqlbeat.celery_bridge.message_header import HEADER
 from celery_sqlbeat.celery_bridge.tasks import current_request, seconds_until_eta
-from celery_sqlbeat.errors import LeaseLost
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.worker.current import CurrentRun
-
-
-class TaskStopped(LeaseLost, Ignore):
-    """Stops a task whose lease is lost; an `Ignore` leads to no autoretry, failure or result."""
-
-
-class TaskOverdue(TaskStopped):
-    """Stops a body that takes longer than its `max_runtime`; to Celery that is a failure."""
-
+from celery_sqlbeat.worker.task.stops import TaskRun
 
 _MOST = 65536  # runs of one process at a time; one beyond has no flags, and is stopped all the same
 _DOUBLE = 8  # bytes
-_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES, _RETURNED = range(6)  # the bytes of each run
-_BYTES = 6
+_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES, _RETURNED, _CANCELLED = range(7)  # the bytes of each run
+_BYTES = 7
 
 
 class SharedFlags:
@@ -64,6 +54,14 @@ class SharedFlags:
         """Note that the run's lease is lost."""
         self._note(place, _LOST)
 
+    def cancel(self, place: int | None) -> None:
+        """Note that somebody has cancelled the run."""
+        self._note(place, _CANCELLED)
+
+    def is_cancelled(self, place: int | None) -> bool:
+        """Return whether somebody has cancelled the run."""
+        return self._is_noted(place, _CANCELLED)
+
     def extend(self, place: int | None, until: float) -> None:
         """Note until when the lease is safe, by the monotonic clock that all processes share."""
         if place is not None:
@@ -85,8 +83,14 @@ class SharedFlags:
         return not self._is_noted(place, _FORBIDDEN) and self.is_safe(place, now)
 
     def is_safe(self, place: int | None, now: float) -> bool:
-        """Return whether nobody else can have the run yet; True where nothing is known of it."""
-        return not self._has(place) or (not self._is_noted(place, _LOST) and now < self._until[place])
+        """Return whether a body may begin: nobody else can have the run yet, nobody cancelled it.
+
+        True where nothing is known of it.
+        """
+        if not self._has(place):
+            return True
+        must_stop = self._is_noted(place, _LOST) or self._is_noted(place, _CANCELLED)
+        return not must_stop and now < self._until[place]
 
     def has_begun(self, place: int | None) -> bool:
         """Return whether a process of the pool has begun the body, or was about to."""
@@ -162,13 +166,6 @@ _made_in: list[int] = []  # the process that made it
 _lock = environment.lock()
 
 
-class TaskRun(CurrentRun):
-    """The current run, whose `check` raises what Celery takes for no failure."""
-
-    __slots__ = ()
-    error = TaskStopped
-
-
 def share() -> SharedFlags:
     """Return the flags of all workers in this process, which its children will see, too.
 
@@ -207,8 +204,9 @@ def current_run() -> CurrentRun | None:
     if not facts:
         return None
     job_name, scheduled_for, attempt, fence, run_id, job_id, place = facts
-    is_lost = partial(_is_lost, place)
-    return TaskRun(job_name, datetime.fromisoformat(scheduled_for), attempt, fence, is_lost, run_id, job_id)
+    is_lost, is_cancelled = partial(_is_lost, place), partial(_is_cancelled, place)
+    slot = datetime.fromisoformat(scheduled_for)
+    return TaskRun(job_name, slot, attempt, fence, is_lost, run_id, job_id, is_cancelled)
 
 
 def has_begun(request: Mapping[str, Any]) -> bool:
@@ -292,3 +290,7 @@ def _facts_of(request: Any) -> Any:
 
 def _is_lost(place: int | None) -> bool:
     return any(shared.is_set(place) for shared in _shared)
+
+
+def _is_cancelled(place: int | None) -> bool:
+    return any(shared.is_cancelled(place) for shared in _shared)

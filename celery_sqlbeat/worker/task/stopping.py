@@ -22,7 +22,7 @@ from celery_sqlbeat.celery_bridge.pools import signal_process
 from celery_sqlbeat.celery_bridge.tasks import is_wrapped
 from celery_sqlbeat.config.settings import stop_timeout
 from celery_sqlbeat.worker.task.body import here
-from celery_sqlbeat.worker.task.flags import TaskStopped
+from celery_sqlbeat.worker.task.stops import TaskCancelled, TaskStopped
 from celery_sqlbeat.worker.task.tracking import TrackedRequest
 
 _AGAIN_UNSAFE = 0.005  # seconds; a log line or an import is soon over
@@ -40,7 +40,7 @@ class InterruptibleBody:
     def __init__(
         self, execution: TrackedRequest, raise_there: Callable[["InterruptibleBody"], bool], later: environment.Later
     ) -> None:
-        """`raise_there` raises TaskStopped in the task; it returns False where that must wait."""
+        """`raise_there` raises its `stop_error` in the task; False where that must wait."""
         self.execution = execution
         self.is_open = False
         self.lock = environment.lock()
@@ -72,7 +72,7 @@ class InterruptibleBody:
                     if self.was_told:
                         self.take_back()
                     return
-            except TaskStopped:
+            except (TaskStopped, TaskCancelled):
                 continue  # it has just arrived here
 
     def take_back(self) -> None:

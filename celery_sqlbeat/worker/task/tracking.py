@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from celery.exceptions import Retry, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Retry, TimeLimitExceeded, WorkerLostError
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.event_loop import Loop
@@ -20,17 +20,20 @@ from celery_sqlbeat.celery_bridge.requests import (
     tell_nothing,
     tell_retried,
     tell_returned,
+    tell_revoked,
     watch,
 )
 from celery_sqlbeat.celery_bridge.tasks import NO_REPORT, AttemptFailed, Report, seconds_until
-from celery_sqlbeat.errors import MaxRuntimeExceeded, ProcessLost
+from celery_sqlbeat.errors import MaxRuntimeExceeded, ProcessLost, RunCancelled
 from celery_sqlbeat.worker.lease import RunLease, Stop
 from celery_sqlbeat.worker.results import AFTER_RETURN, FAILURES, OF_THE_BODY, TaskResult, how_it_ended
 from celery_sqlbeat.worker.runtime import WorkerRuntime
 from celery_sqlbeat.worker.task.body import BegunBefore, NotBegun, check_prerun
-from celery_sqlbeat.worker.task.flags import SharedFlags, TaskOverdue, TaskStopped, write
+from celery_sqlbeat.worker.task.flags import SharedFlags, write
+from celery_sqlbeat.worker.task.stops import TaskCancelled, TaskOverdue, TaskStopped
 
 _later = environment.Later()
+_STOPS: dict[Stop | None, type[Ignore]] = {Stop.CANCELLED: TaskCancelled, Stop.OVERDUE: TaskOverdue}
 
 
 class TrackedRequest:
@@ -64,12 +67,10 @@ class TrackedRequest:
         self._running, self._has_dropped = running, has_dropped
         self._worker_runtime, self._loop, self._flags, self._stop = worker_runtime, loop, flags, stop
         self.pid: Any = None
-        """The process or green thread that runs the task."""
         self.body_guard: Any = None
         """The guard of its body, in pools that run it in this process."""
         self._place: int | None = None
         self._again: float | None = None
-        """The seconds until another attempt, should this one fail; None for the last one."""
         self._is_late = bool(req.task.acks_late)
         self._is_told = False
         """Whether Celery is being told of a failure that it does not know of."""
@@ -140,12 +141,12 @@ class TrackedRequest:
         self._stop(self)
 
     @property
-    def stop_error(self) -> type[TaskStopped]:
+    def stop_error(self) -> type[Ignore]:
         """What is raised in the task, in pools that run it in this process."""
-        return TaskOverdue if self._is_overdue() else TaskStopped
+        return _STOPS.get(self.run_lease.stop, TaskStopped) if self.run_lease is not None else TaskStopped
 
-    def _is_overdue(self) -> bool:
-        return self.run_lease is not None and self.run_lease.stop is Stop.OVERDUE
+    def _stops_as(self, why: Stop) -> bool:
+        return self.run_lease is not None and self.run_lease.stop is why
 
     def _extended(self, until: float) -> None:
         """Note until when the lease is safe; end what is over and what Celery does not report."""
@@ -162,7 +163,7 @@ class TrackedRequest:
             events.noted(topic="the pool lost a task, whose run is given back", text=self.req.id)
 
     def _must_stop(self) -> None:
-        self._flags.set(self._place)
+        (self._flags.cancel if self._stops_as(Stop.CANCELLED) else self._flags.set)(self._place)
         self.stop()
 
     def _leave(self) -> bool:
@@ -223,8 +224,11 @@ class TrackedRequest:
         """Write how this error ended the task; `is_reported`: its process has told hooks."""
         if self._is_told:
             return None
-        if self._is_overdue() and not is_reported:
+        if self._stops_as(Stop.OVERDUE) and not is_reported:
             return self._fail_overdue()
+        if self._stops_as(Stop.CANCELLED) and (not is_reported or isinstance(error, RunCancelled)):
+            self.end(TaskResult.REVOKED)
+            return partial(tell_revoked, self.req)
         if isinstance(error, TimeLimitExceeded):  # its process is killed after this; `timed_out` follows
             return tell_nothing if self._has_returned() or self._tried_again_in() is not None else None
         if isinstance(error, AttemptFailed):

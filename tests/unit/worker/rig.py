@@ -10,6 +10,7 @@ from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.model.lifecycle import Ending, after_success
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.records import Extended, Recorded, Release
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.dialects.sqlite_values import text_of
@@ -45,6 +46,8 @@ class Line:
         """What every statement of this kind leads to."""
         self.locked: set[str] = set()
         """Runs whose rows somebody keeps locked; heartbeats pass them by."""
+        self.asked: dict[str, Asked] = {}
+        """Runs that somebody has cancelled, as heartbeats bring it."""
         self.during: Callable[[str], None] = lambda kind: None
         self.after: Callable[[str], None] = lambda kind: None
 
@@ -55,7 +58,9 @@ class Line:
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         self._before("extend", [run.run_id for run, _ in held])
         lost, _, _ = self._store.extend([one for one in held if one[0].run_id not in self.locked])
-        return self._after("extend", Extended(lost, self.locked & {run.run_id for run, _ in held}))
+        run_ids = {run.run_id for run, _ in held}
+        asked = {run_id: asked for run_id, asked in self.asked.items() if run_id in run_ids - lost - self.locked}
+        return self._after("extend", Extended(lost, self.locked & run_ids, asked))
 
     def postpone(self, unbegun: Sequence[Unbegun]) -> set[str]:
         self._before("postpone", [one.run_id for one in unbegun])

@@ -13,12 +13,13 @@ from celery.exceptions import Ignore, Reject, Retry, Terminated, TimeLimitExceed
 from celery.worker import state
 
 from celery_sqlbeat.celery_bridge.message_header import HEADER, Header
-from celery_sqlbeat.worker.lease import LeaseTable
+from celery_sqlbeat.worker.lease import LeaseTable, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.results import TaskResult
 from celery_sqlbeat.worker.task import tracking
 from celery_sqlbeat.worker.task.body import BegunBefore, NotBegun
-from celery_sqlbeat.worker.task.flags import SharedFlags, TaskStopped
+from celery_sqlbeat.worker.task.flags import SharedFlags
+from celery_sqlbeat.worker.task.stops import TaskCancelled, TaskStopped
 from celery_sqlbeat.worker.task.tracking import TrackedRequest
 from tests.support.claims import SLOT
 from tests.support.headers import CLAIM, RAW
@@ -34,6 +35,7 @@ class Request:
         self.request_dict: dict[str, Any] = {HEADER: RAW}
         self.app = SimpleNamespace(timezone="UTC")
         self.said: list[Any] = []
+        self.revocations: list[tuple[str, bool]] = []
         self._already_cancelled = False
         self.dies: Callable[[], None] = lambda: None
 
@@ -66,6 +68,7 @@ class Request:
         self._already_cancelled = True
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        self.revocations.append((reason, terminated))
         self.acknowledge()
 
     def acknowledge(self) -> None:
@@ -112,6 +115,7 @@ class FakeRuntime:
 
 
 class FakeLease:
+    stop: Any = None
     lost, is_safe = False, True
     run = SimpleNamespace(
         job_name="j", scheduled_for=SLOT.scheduled_for, attempt=1, fence=7, lease_seconds=120.0, run_id="r", job_id="j"
@@ -318,6 +322,37 @@ def test_a_message_that_was_revoked_or_expired_with_its_slot_in_hand_says_so() -
         bench = Bench()
         bench.req._announce_revoked("x", False, None, expired)
         assert bench.worker_runtime.ended == [end]
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("signal 15"), Terminated(15), TaskCancelled("stop")], ids=repr)
+def test_a_cancelled_run_is_marked_stopped_and_revoked(error: BaseException) -> None:
+    bench = Bench()
+    must_stop = bench.run_lease.stop
+    bench.run_lease.stop = Stop.CANCELLED
+    must_stop()
+    assert bench.stopped == 1 and bench.execution.stop_error is TaskCancelled
+    assert bench.marks.is_cancelled(bench.place) and not bench.marks.is_set(bench.place)
+    bench.fails(error)
+    assert bench.worker_runtime.ended == [TaskResult.REVOKED] and bench.req.revocations == [("cancelled", True)]
+    assert bench.req.said == []
+    bench.worker_runtime.write()
+    assert bench.req.said == ["acknowledged"]
+
+
+def test_a_cancelled_task_that_fails_by_itself_is_to_celery_what_its_process_has_told() -> None:
+    bench = Bench()
+    bench.run_lease.stop = Stop.CANCELLED
+    try:
+        raise ValueError("no")
+    except ValueError:
+        bench.req.on_success((1, ExceptionInfo(), 0.1))
+    assert bench.worker_runtime.ended == [TaskResult.FAILURE] and bench.req.revocations == []
+
+
+def test_a_body_of_a_cancelled_run_does_not_begin() -> None:
+    bench = Bench(in_child=False)
+    bench.marks.cancel(bench.place)
+    assert not bench.marks.begin(bench.place, 0.0)
 
 
 def test_a_lost_run_is_marked_and_stopped() -> None:
