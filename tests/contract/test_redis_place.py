@@ -186,7 +186,7 @@ def test_namespaces_see_nothing_of_each_other_and_stay_in_one_slot(make_place: M
 def test_many_rows_and_changes_go_in_chunks(place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place_module, "_MOST_READ", 7)
     monkeypatch.setattr(place_module, "_MOST_CHANGES", 5)
-    monkeypatch.setattr(place_module, "_MOST_BYTES", 200)
+    monkeypatch.setattr(place_module, "_MOST_CHARACTERS", 200)
     keys = [("job", f"{number:03d}") for number in range(40)]
     assert place.write([Change({key: (ABSENT, {"id": key[1], "in": {"names": 0}})}) for key in keys]) == [True] * 40
     snapshot = place.read([*keys, ("job", "none")], [Scan("names")])

@@ -42,6 +42,15 @@ def script(name: str) -> Script:
     return Script(text, hashlib.sha1(text).hexdigest())  # noqa: S324 - Redis names scripts so
 
 
+def _packed(words: Sequence[Any]) -> bytes:
+    """Return a command as it is sent; redis-py takes four times as long for hundreds of keys."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        text = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
+        parts.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    return b"".join(parts)
+
+
 class RedisSession:
     """One connection to a server that can be written to. It is used by one thread at a time."""
 
@@ -58,7 +67,7 @@ class RedisSession:
 
     def command(self, *words: Any) -> Any:
         """Send a command and return the answer."""
-        self._connection.send_command(*words)
+        self._connection.send_packed_command([_packed(words)])
         return self._connection.read_response()
 
     def run(self, name: str, keys: Sequence[str | bytes], arguments: Sequence[Any]) -> Any:

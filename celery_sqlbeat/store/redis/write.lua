@@ -2,10 +2,11 @@
 --
 -- KEYS: the sequence, the counter, the answer to the last question of this session, then rows and
 --       indexes.
--- ARGV: the number of the question; then for each change "1" if it is news, how many rows and how
---       many index entries it has; for each row its key's position, the version that was read ("":
---       none) and "=" to compare only, "-" to delete, or its text; for each entry its key's
---       position, the id, and the score, or "" to remove it.
+-- ARGV: the number of the question; a JSON list with for each change 1 if it is news, how many rows
+--       and how many index entries it has; for each row its key's position, the version that was
+--       read ("": none) and "=" to compare only, "-" to delete, or its text; for each entry its
+--       key's position, the id, and the score, or "" to remove it. Versions and scores are texts,
+--       since Lua would round them.
 -- Returns a "1" or "0" for each change.
 --
 -- A question that was answered gets the same answer, which is kept for a minute: a client whose
@@ -34,14 +35,15 @@ local function next_version()
   return version
 end
 
-local at, news, written = 2, 0, {}
-while at <= #ARGV do
-  local is_news, rows, entries = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+local words = cjson.decode(ARGV[2])
+local at, news, written = 1, 0, {}
+while at <= #words do
+  local is_news, rows, entries = words[at], words[at + 1], words[at + 2]
   local first_entry = at + 3 + 3 * rows
   local after = first_entry + 3 * entries
   local is_unchanged = true
   for row = at + 3, first_entry - 1, 3 do
-    if redis.call('GETRANGE', KEYS[tonumber(ARGV[row])], 0, DIGITS - 1) ~= ARGV[row + 1] then
+    if redis.call('GETRANGE', KEYS[words[row]], 0, DIGITS - 1) ~= words[row + 1] then
       is_unchanged = false
       break
     end
@@ -49,7 +51,7 @@ while at <= #ARGV do
   if is_unchanged then
     next_version()
     for row = at + 3, first_entry - 1, 3 do
-      local key, text = KEYS[tonumber(ARGV[row])], ARGV[row + 2]
+      local key, text = KEYS[words[row]], words[row + 2]
       if text == '-' then
         redis.call('DEL', key)
       elseif text ~= '=' then
@@ -57,14 +59,14 @@ while at <= #ARGV do
       end
     end
     for entry = first_entry, after - 1, 3 do
-      local key, id, score = KEYS[tonumber(ARGV[entry])], ARGV[entry + 1], ARGV[entry + 2]
+      local key, id, score = KEYS[words[entry]], words[entry + 1], words[entry + 2]
       if score == '' then
         redis.call('ZREM', key, id)
       else
         redis.call('ZADD', key, score, id)
       end
     end
-    news = news + tonumber(is_news)
+    news = news + is_news
   end
   written[#written + 1] = is_unchanged and '1' or '0'
   at = after
