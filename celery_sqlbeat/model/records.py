@@ -115,6 +115,12 @@ class RunRecord(NamedTuple):
     created_at: datetime
     check_in: str | None = None
     """What a monitor opened for its slot."""
+    task_name: str | None = None
+    """Of a one-off, which has no job that names it."""
+    cancel_at: datetime | None = None
+    """When somebody asked to cancel it, who and why."""
+    cancel_by: str | None = None
+    cancel_reason: str | None = None
 
 
 class NewRun(NamedTuple):

@@ -309,14 +309,19 @@ WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 3);
 -- One-offs: runs that somebody submits, without a job. What their leases are taken on is a row of Jobs with OneOff = 1,
 -- which has the id of the run as its own and as its name. Its CodeKey is 'one_off', which keeps it from beats of releases
 -- that do not know one-offs: to them it is of a schedule that only other code can build.
--- Jobs_Listed: the jobs by name, among however many one-offs.
+-- Jobs_Listed: the jobs by name, among however many one-offs. OneOffAt: when a beat may claim the one-off; what beats look
+-- for while they are idle, since who submits one-offs counts no change.
 -- MySQL knows no ADD COLUMN IF NOT EXISTS, and DDL commits as it runs: each table gets its columns at once, or has them.
 SET @change = (
     SELECT
         CASE WHEN count(*) = 0 THEN
             'ALTER TABLE Jobs
                 ADD COLUMN OneOff smallint NOT NULL DEFAULT 0 CHECK (OneOff IN (0, 1)),
-                ADD INDEX Jobs_Listed (Namespace, OneOff, JobName)'
+                ADD COLUMN OneOffAt datetime(6) GENERATED ALWAYS AS (
+                    CASE WHEN OneOff = 1 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL THEN RetryAt END
+                ) VIRTUAL,
+                ADD INDEX Jobs_Listed (Namespace, OneOff, JobName),
+                ADD INDEX Jobs_OneOffs (Namespace, OneOffAt)'
         ELSE 'DO 0' END
     FROM information_schema.columns AS c
     WHERE c.table_schema = database() AND c.table_name = 'Jobs' AND c.column_name = 'OneOff'
@@ -360,6 +365,12 @@ CREATE TABLE IF NOT EXISTS IdempotencyKeys (
     PRIMARY KEY (Namespace, KeyText),
     INDEX IdempotencyKeys_Ended (Namespace, ExpiresAt)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- A one-off goes with its history, whoever deletes that.
+DROP TRIGGER IF EXISTS JobRuns_Deleted;
+
+CREATE TRIGGER JobRuns_Deleted AFTER DELETE ON JobRuns FOR EACH ROW
+DELETE FROM Jobs WHERE OLD.Kind = 'one_off' AND Id = OLD.JobId AND OneOff = 1 AND LockedBy IS NULL;
 
 -- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.
 DROP TRIGGER IF EXISTS Jobs_Deleted;
@@ -415,5 +426,5 @@ ON DUPLICATE KEY UPDATE Fence = greatest(DeletedJobs.Fence, OLD.Fence), DeletedA
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', '11302d396e44fecbce4146a060fefb9f480b4d20de3cc6d84f90bcb9052183ba', utc_timestamp(6) FROM DUAL
+SELECT 4, 'one_offs', 'd94dd767772b688cdddb42645334863430eda1b88305da6377a66123108391a9', utc_timestamp(6) FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);

@@ -2,7 +2,8 @@
 -- May be run again.
 DROP TABLE IF EXISTS Changes, Releases, Nodes, JobRuns, Jobs, DeletedJobs, Locks, IdempotencyKeys, StoreInfo, SchemaMigrations;
 
-DROP FUNCTION IF EXISTS sqlbeat_jobs_deleted, sqlbeat_jobs_truncated, sqlbeat_jobs_added, sqlbeat_jobs_renamed;
+DROP FUNCTION IF EXISTS sqlbeat_jobs_deleted, sqlbeat_jobs_truncated, sqlbeat_jobs_added, sqlbeat_jobs_renamed,
+sqlbeat_one_off_deleted;
 
 DO $$
 BEGIN

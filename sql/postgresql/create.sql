@@ -384,6 +384,10 @@ ALTER TABLE Jobs ADD COLUMN OneOff smallint NOT NULL DEFAULT 0 CHECK (OneOff IN 
 -- The jobs by name, among however many one-offs.
 CREATE INDEX Jobs_Listed ON Jobs (Namespace, JobName) WHERE OneOff = 0;
 
+-- What beats look for while they are idle: who submits one-offs counts no change.
+CREATE INDEX Jobs_OneOffs ON Jobs (Namespace, RetryAt)
+WHERE OneOff = 1 AND Enabled = 1 AND Leased = 0 AND Quarantine IS NULL;
+
 -- The task of a one-off, which has no job that would name it.
 ALTER TABLE JobRuns ADD COLUMN TaskName text;
 
@@ -448,8 +452,18 @@ BEGIN
             RETURN NULL;
         END;
     ');
+    EXECUTE 'CREATE FUNCTION sqlbeat_one_off_deleted() ' || head || quote_literal('
+        BEGIN
+            DELETE FROM Jobs WHERE Id = OLD.JobId AND OneOff = 1 AND LockedBy IS NULL;
+            RETURN NULL;
+        END;
+    ');
 END;
 $$;
+
+-- A one-off goes with its history, whoever deletes that.
+CREATE TRIGGER JobRuns_Deleted AFTER DELETE ON JobRuns
+FOR EACH ROW WHEN (OLD.Kind = 'one_off') EXECUTE FUNCTION sqlbeat_one_off_deleted();
 
 DROP TRIGGER Jobs_Renamed ON Jobs;
 
@@ -469,5 +483,5 @@ $$;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', '68bb0a5dde4738e622d78a817024f5116cf5de983ff2296b6abee864bcdad385', clock_timestamp()
+SELECT 4, 'one_offs', 'f0f592d6f41eab2eb00b3ffcb0cdb6b4fa5ec1f8a79f62651d915af9a87d1742', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);

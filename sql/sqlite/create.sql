@@ -394,6 +394,10 @@ ALTER TABLE Jobs ADD COLUMN OneOff INTEGER NOT NULL DEFAULT 0 CHECK (OneOff IN (
 -- The jobs by name, among however many one-offs.
 CREATE INDEX Jobs_Listed ON Jobs (Namespace, JobName) WHERE OneOff = 0;
 
+-- What beats look for while they are idle: who submits one-offs counts no change.
+CREATE INDEX Jobs_OneOffs ON Jobs (Namespace, RetryAt)
+WHERE OneOff = 1 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL;
+
 -- The task of a one-off, which has no job that would name it.
 ALTER TABLE JobRuns ADD COLUMN TaskName TEXT;
 
@@ -417,6 +421,13 @@ CREATE TABLE IdempotencyKeys (
 );
 
 CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+
+-- A one-off goes with its history, whoever deletes that.
+CREATE TRIGGER JobRuns_Deleted AFTER DELETE ON JobRuns
+WHEN OLD.Kind = 'one_off'
+BEGIN
+    DELETE FROM Jobs WHERE Id = OLD.JobId AND OneOff = 1 AND LockedBy IS NULL;
+END;
 
 -- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.
 DROP TRIGGER Jobs_Deleted;
@@ -480,5 +491,5 @@ END;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', '5e16299182f7c8ed306f8474e29681d1794d918c0da2725d1d46a242e1e04f3b', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SELECT 4, 'one_offs', '3199ad9ddc8f9851bc00aaff0405ceef51d6880420703ca4ebb736a16531e16a', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);

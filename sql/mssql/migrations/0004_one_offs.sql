@@ -13,6 +13,13 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs'
     WHERE OneOff = 0;
 GO
 
+-- What beats look for while they are idle: who submits one-offs counts no change.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'dbo.Jobs') AND name = N'Jobs_OneOffs')
+    CREATE NONCLUSTERED INDEX Jobs_OneOffs ON dbo.Jobs (Namespace, RetryAt)
+    INCLUDE (OneOff, Enabled, LockedBy, Quarantine)
+    WHERE OneOff = 1 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL;
+GO
+
 -- The task of a one-off, which has no job that would name it.
 IF COL_LENGTH(N'dbo.JobRuns', N'TaskName') IS NULL
     ALTER TABLE dbo.JobRuns ADD TaskName nvarchar(200) NULL;
@@ -53,6 +60,24 @@ IF NOT EXISTS (
     WHERE object_id = OBJECT_ID(N'dbo.IdempotencyKeys') AND name = N'IdempotencyKeys_Ended'
 )
     CREATE NONCLUSTERED INDEX IdempotencyKeys_Ended ON dbo.IdempotencyKeys (Namespace, ExpiresAt);
+GO
+
+-- A one-off goes with its history, whoever deletes that.
+IF OBJECT_ID(N'dbo.JobRuns_Deleted', N'TR') IS NULL
+    EXEC sys.sp_executesql N'
+CREATE TRIGGER dbo.JobRuns_Deleted ON dbo.JobRuns AFTER DELETE AS
+BEGIN
+    SET NOCOUNT ON;
+
+    IF NOT EXISTS (SELECT 1 FROM deleted AS g WHERE g.Kind = ''one_off'')
+        RETURN;
+
+    DELETE j
+    FROM deleted AS g
+    INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = g.JobId
+    WHERE g.Kind = ''one_off'' AND j.OneOff = 1 AND j.LockedBy IS NULL
+    OPTION (LOOP JOIN, FORCE ORDER);
+END;';
 GO
 
 -- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.

@@ -141,7 +141,7 @@ FROM (
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
 FROM JobRuns
 WHERE Namespace = :namespace AND RunId < :before_id AND RunId >= @page_end AND (State = :state OR RunId = @page_end)
 ORDER BY RunId DESC;
@@ -150,7 +150,7 @@ ORDER BY RunId DESC;
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
 FROM JobRuns
 WHERE Namespace = :namespace AND Dead = 1 AND RunId > :after_id
 ORDER BY RunId

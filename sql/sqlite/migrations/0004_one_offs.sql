@@ -6,6 +6,10 @@ ALTER TABLE Jobs ADD COLUMN OneOff INTEGER NOT NULL DEFAULT 0 CHECK (OneOff IN (
 -- The jobs by name, among however many one-offs.
 CREATE INDEX Jobs_Listed ON Jobs (Namespace, JobName) WHERE OneOff = 0;
 
+-- What beats look for while they are idle: who submits one-offs counts no change.
+CREATE INDEX Jobs_OneOffs ON Jobs (Namespace, RetryAt)
+WHERE OneOff = 1 AND Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL;
+
 -- The task of a one-off, which has no job that would name it.
 ALTER TABLE JobRuns ADD COLUMN TaskName TEXT;
 
@@ -29,6 +33,13 @@ CREATE TABLE IdempotencyKeys (
 );
 
 CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+
+-- A one-off goes with its history, whoever deletes that.
+CREATE TRIGGER JobRuns_Deleted AFTER DELETE ON JobRuns
+WHEN OLD.Kind = 'one_off'
+BEGIN
+    DELETE FROM Jobs WHERE Id = OLD.JobId AND OneOff = 1 AND LockedBy IS NULL;
+END;
 
 -- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.
 DROP TRIGGER Jobs_Deleted;
