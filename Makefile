@@ -111,7 +111,7 @@ clean: ## removes what these targets have made here
 $(INSTALLED): pyproject.toml constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
-	$(PIP) install --quiet $(LOCK:%=--constraint %) --group dev --editable '.[mssql,mysql,postgresql,redis,solar]'
+	$(PIP) install --quiet $(LOCK:%=--constraint %) --group dev --editable '.[crypto,mssql,mysql,postgresql,redis,solar]'
 # It runs with the newest Celery, which its metadata refuses.
 	$(PIP) install --quiet --no-deps 'celery-batches~=0.11.0'
 	touch $@

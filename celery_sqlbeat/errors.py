@@ -5,6 +5,8 @@ No error carries a secret: the text is masked before it is raised.
 
 from collections.abc import Iterable
 
+LOCKED = "arguments are encrypted, and no key of this process opens them"
+KEY_REMEDY = "set sqlbeat_payload_key to the keys of the other processes"
 _LONGEST_SHOWN = 200  # characters of a value in an error
 
 
@@ -31,12 +33,31 @@ class FieldError(SqlbeatError):
         super().__init__(f"{field} = {_cut(repr(value))}: {remedy}")
         self.field, self.value, self.remedy = field, value, remedy
 
+    def hidden(self) -> "FieldError":
+        """Return the error without the value, where that is an argument."""
+        is_shown = self.field not in ("Args", "Kwargs") or isinstance(self, PayloadLocked)
+        return self if is_shown else FieldError(self.field, "***", self.remedy)
+
+
+class PayloadLocked(FieldError):
+    """An argument is encrypted, and no key of this process opens it; a process that has it may."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, "***", f"{LOCKED}; {KEY_REMEDY}")
+
 
 class ScheduleError(FieldError):
     """A schedule that cannot be read, or that would never fire."""
 
     def __init__(self, value: object, remedy: str) -> None:
         super().__init__("Schedule", value, remedy)
+
+
+class PayloadKeyError(SqlbeatError):
+    """The keys that encrypt arguments cannot be had."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"sqlbeat_payload_key = {source}: {reason}")
 
 
 class StoreError(SqlbeatError):

@@ -10,7 +10,7 @@ from functools import partial
 from celery_sqlbeat import events
 from celery_sqlbeat.config.policy import ALLOW, REPLACE, SKIP
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.errors import FieldError, PayloadLocked
 from celery_sqlbeat.model import (
     CODE_SCHEDULE,
     LEFT,
@@ -56,9 +56,8 @@ class Planner:
 
     def __call__(self, due: DueBatch) -> Plan:
         """Plan one batch; no row can stop the others."""
-        plan = Plan([], [], [], [], [])
-        amount = len(due.jobs)
-        run_ids, claim_ids = self._ids.run_ids(amount), self._ids.claim_ids(amount)
+        plan = Plan([], [], [], [], [], [])
+        run_ids, claim_ids = self._ids.run_ids(len(due.jobs)), self._ids.claim_ids(len(due.jobs))
         for job, run_id, claim_id in zip(due.jobs, run_ids, claim_ids, strict=True):
             try:
                 definition = self._definition(job)
@@ -67,6 +66,8 @@ class Planner:
                     self._pass_by(plan, job, definition)
                 else:
                     self._plan_one(plan, job, definition, due.attempts, run_id, claim_id)
+            except PayloadLocked:
+                plan.locked.append(job)
             except Exception as error:
                 # What was planned of a row before it turned out wrong is not written either.
                 plan.gaps[:] = [gap for gap in plan.gaps if gap.job_id != job.job_id]
@@ -76,13 +77,12 @@ class Planner:
 
     def repairs(self, rows: Sequence[JobRecord]) -> tuple[list[RepairJob], list[QuarantineJob]]:
         """Plan the repair of rows, and the quarantine of those with a new reason for it."""
-        repairs: list[RepairJob] = []
-        quarantines: list[QuarantineJob] = []
+        repairs, quarantines = list[RepairJob](), list[QuarantineJob]()
         for row in rows:
             try:
                 repairs.append(self._repair(row))
             except Exception as error:
-                if _reason(error) != row.quarantine:
+                if not isinstance(error, PayloadLocked) and _reason(error) != row.quarantine:
                     job_id, name, fence, reason = _quarantine(row, error)
                     quarantines.append(QuarantineJob(name, job_id, fence, reason))
         return repairs, quarantines
@@ -106,14 +106,12 @@ class Planner:
         """Skip the slots that have come, as `max_parallel` runs go on; waiting attempts wait on."""
         due = job.next_run_time
         if job.run_id is None and job.left_run_id is None and isinstance(due, datetime) and due <= job.now:
-            answer = definition.timeline.passed_by(instant("NextRunTime", due), job.now, job.job_id)
-            self._advance(plan, job, answer)
+            self._advance(plan, job, definition.timeline.passed_by(instant("NextRunTime", due), job.now, job.job_id))
 
     def _advance(self, plan: Plan, job: DueJob, answer: Skip | None) -> None:
         if answer is None:
             return  # its code has not said yet when it is due
-        if answer.gap is not None:
-            plan.gaps.append(_gap_record(self._ids, job, answer.gap))
+        self._note_gap(plan, job, answer.gap)
         plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
 
     def _plan_one(
@@ -165,6 +163,7 @@ class Planner:
                 max_runtime=policy.max_runtime,
                 replace_at=_replace_at(job, definition, slot),
                 max_parallel=policy.max_parallel if overlaps else None,
+                is_sensitive=policy.sensitive,
             )
         )
 
@@ -213,9 +212,13 @@ class Planner:
         return definition.timeline.plan(due, job.now, busy_until, misfire, job.job_id)
 
     def _slot(self, plan: Plan, job: DueJob, answer: Fire) -> Slot:
-        if answer.gap is not None:
-            plan.gaps.append(_gap_record(self._ids, job, answer.gap))
+        self._note_gap(plan, job, answer.gap)
         return _first_attempt(scheduled_for=answer.slot, planned_at=answer.next_slot, delay_seconds=answer.delay)
+
+    def _note_gap(self, plan: Plan, job: DueJob, gap: Gap | None) -> None:
+        if gap is not None:
+            run_id = self._ids.run_ids(1)[0]
+            plan.gaps.append(GapRecord(run_id, job.job_id, gap.first, gap.last, gap.count, gap.reason))
 
     def _definition(self, row: DueJob | JobRecord) -> Definition:
         # SQLite keeps any value in any column.
@@ -259,11 +262,10 @@ def _replace_at(job: DueJob, definition: Definition, slot: Slot) -> datetime | N
 
 def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot:
     same_attempt = prior.state in (lifecycle.SCHEDULED, lifecycle.CLAIMED)
-    planned_at, delay = None, None
     if job.extra:
         # The schedule's own slot may come while this run goes on.
         due = job.next_run_time
-        planned_at = due if isinstance(due, datetime) and due > job.now else None
+        planned_at, delay = due if isinstance(due, datetime) and due > job.now else None, None
     else:
         planned_at, delay = definition.timeline.next_after_retry(prior.scheduled_for, job.now, job.job_id)
     return Slot(
@@ -282,13 +284,8 @@ def _continued_slot(job: DueJob, definition: Definition, prior: Attempt) -> Slot
 
 
 def _unknown_seconds(job: DueJob, prior: Attempt) -> float | None:
-    if prior.state != lifecycle.SCHEDULED or prior.reason != lifecycle.UNKNOWN_TASK or prior.created_at is None:
-        return None
-    return (job.now - prior.created_at).total_seconds()
-
-
-def _gap_record(ids: Ids, job: DueJob, gap: Gap) -> GapRecord:
-    return GapRecord(ids.run_ids(1)[0], job.job_id, gap.first, gap.last, gap.count, gap.reason)
+    waits = (prior.state, prior.reason) == (lifecycle.SCHEDULED, lifecycle.UNKNOWN_TASK)
+    return (job.now - prior.created_at).total_seconds() if waits and prior.created_at is not None else None
 
 
 def _quarantine(row: DueJob | JobRecord, error: Exception) -> Quarantine:
@@ -298,6 +295,6 @@ def _quarantine(row: DueJob | JobRecord, error: Exception) -> Quarantine:
 
 
 def _reason(error: Exception) -> str:
-    if not isinstance(error, FieldError):
-        return f"this row cannot be planned ({type(error).__name__}): correct it"[:LONGEST_QUARANTINE]
-    return str(error)[:LONGEST_QUARANTINE]
+    is_ours = isinstance(error, FieldError)
+    text = str(error) if is_ours else f"this row cannot be planned ({type(error).__name__}): correct it"
+    return text[:LONGEST_QUARANTINE]

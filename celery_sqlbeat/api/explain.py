@@ -172,7 +172,7 @@ def explain_job(app: Any, store: Store, settings: Settings, rules: Rules, name: 
     known = tasks_of_queue(read_worker_tasks(store, nodes, settings.worker_alive), queue)
     return explain(
         Facts(
-            job=job_of(row),
+            job=job_of(row, rules.policies),
             definition=definition,
             runs=list(_attempts(store, row, slots)),
             processes=processes(nodes, settings),

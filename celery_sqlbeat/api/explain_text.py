@@ -8,7 +8,9 @@ from datetime import datetime
 
 from celery_sqlbeat.api.records import Job, Run
 from celery_sqlbeat.api.status import Process
+from celery_sqlbeat.config.payload_key import is_sealed
 from celery_sqlbeat.config.validation import span
+from celery_sqlbeat.errors import LOCKED
 from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE, lifecycle
 from celery_sqlbeat.model.definition import Definition
 
@@ -56,6 +58,8 @@ def present_state(facts: Facts) -> Iterator[str]:
         yield "it is deleted as soon as its run has ended"
     if job.quarantine is not None:
         yield f"it is set aside, since it cannot run as it is written: {job.quarantine}"
+    if is_sealed(job.args) or is_sealed(job.kwargs):
+        yield f"its {LOCKED}: only a beat that has their key sends it"
     if not job.enabled and not job.deleted:
         reason = job.disabled_reason or "no reason was given"
         yield _DISABLED.get(reason, f"it is paused ({reason}): go on with celery -A app sqlbeat jobs resume {job.name}")

@@ -15,7 +15,7 @@ from celery_sqlbeat.config.validation import shown, storable
 from celery_sqlbeat.errors import FieldError, ScheduleError
 from celery_sqlbeat.model import JobDraft
 from celery_sqlbeat.model.beat_schedule import as_json
-from celery_sqlbeat.model.definition import Definition, Rules, read_definition
+from celery_sqlbeat.model.definition import Definition, Rules, is_sensitive, read_definition
 from celery_sqlbeat.schedule import zone_named
 from celery_sqlbeat.schedule.zone import BOUNDS, within
 
@@ -63,7 +63,7 @@ def _one_source(field: str, given: Any, own: Any, immutable: bool) -> Any:
     if given is None or given in ((), [], {}):
         return _plain(own)
     if own:
-        raise FieldError(field, shown(given), f"the signature has {_plain(own)!r} already: write them in one place")
+        raise FieldError(field, shown(given), "the signature has some already: write them in one place")
     if immutable:
         raise FieldError(field, shown(given), "the signature is immutable: write them into it, as in task.si(1, 2)")
     return given
@@ -137,35 +137,25 @@ def job_spec(
     **policies: object,
 ) -> JobSpec:
     """Check a definition; raises a FieldError for the first field that cannot work."""
-    job_name = _name("JobName", name, "a job")
-    task, args, kwargs, options = unpack_signature(task, args, kwargs, options)
-    task_name = _name("TaskName", task, "a Celery task")
-    own = given_policies(policies)
-    text = JobText(
-        job_name,
-        task_name,
-        _schedule(schedule),
-        None,
-        own.pop("timezone", None) or _zone(schedule),
-        _args(args),
-        _mapping("Kwargs", kwargs),
-        _mapping("Options", options, storable),
-        policies_text(own),
-        None,
-    )
-    check_size({"Args": text.args, "Kwargs": text.kwargs}, rules.max_payload)
-    return JobSpec(text, read_definition(text, rules), instant("StartAt", start), flag("Enabled", enabled))
-
-
-def check_size(columns: Mapping[str, str | None], most: int) -> None:
-    """Refuse arguments that are too large for a message, and for a row."""
-    sizes = {name: len(text.encode()) for name, text in columns.items() if text is not None}
-    if sum(sizes.values()) > most:
-        raise FieldError(
-            max(sizes, key=sizes.__getitem__),
-            f"{sum(sizes.values())} bytes",
-            f"arguments have at most {most} bytes (sqlbeat_max_payload): keep the data elsewhere, and send its key",
+    job_name, own = _name("JobName", name, "a job"), given_policies(policies)
+    try:
+        task, args, kwargs, options = unpack_signature(task, args, kwargs, options)
+        text = JobText(
+            job_name,
+            _name("TaskName", task, "a Celery task"),
+            _schedule(schedule),
+            None,
+            own.pop("timezone", None) or _zone(schedule),
+            _args(args),
+            _mapping("Kwargs", kwargs),
+            _mapping("Options", options, storable),
+            policies_text(own),
+            None,
         )
+    except FieldError as error:
+        is_hidden = rules.payload_key is not None or is_sensitive(job_name, policies_text(own), rules.policies)
+        raise (error.hidden() if is_hidden else error) from None
+    return JobSpec(text, read_definition(text, rules), instant("StartAt", start), flag("Enabled", enabled))
 
 
 def draft_of(text: JobText, next_run_time: datetime | None, enabled: bool, start_at: datetime | None) -> JobDraft:

@@ -98,6 +98,7 @@ class Jobs:
         max_runtime: Any = None,
         timezone: str | None = None,
         jitter: Any = None,
+        sensitive: bool | None = None,
     ) -> Job:
         """Define a job, a new one or again; what is not given gets its default.
 
@@ -119,6 +120,7 @@ class Jobs:
             "max_runtime": max_runtime,
             "timezone": timezone,
             "jitter": jitter,
+            "sensitive": sensitive,
         }
         given = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, "start": start}
 
@@ -137,7 +139,7 @@ class Jobs:
     def get(self, name: str) -> Job | None:
         """Return the job of this name, or None."""
         row = self._row(name)
-        return None if row is None else job_of(row)
+        return None if row is None else self._job(row)
 
     def list(self) -> JobList:
         """Return all jobs, by name."""
@@ -146,7 +148,7 @@ class Jobs:
     def __iter__(self) -> Iterator[Job]:
         """Iterate over all jobs by name, read page by page."""
         for page in job_pages(self._store()):
-            yield from map(job_of, page)
+            yield from map(self._job, page)
 
     def pause(self, name: str, reason: str = PAUSED, *, version: int | None = None) -> Job:
         """Fire nothing more of a job, and say why; a run that goes on is not stopped."""
@@ -239,7 +241,7 @@ class Jobs:
             else:
                 done = change(row)
             if done and (changed := self._row(name)) is not None:
-                return job_of(changed)
+                return self._job(changed)
         raise VersionConflict(name, ANY_VERSION if row is None else row.version)
 
     def _is_gone(self, row: JobRecord) -> bool:
@@ -247,6 +249,9 @@ class Jobs:
         if row.locked_by is None:
             self._store().write_jobs([DeleteJob(row.job_name, version=row.version)])
         return self._row(row.job_name) is None
+
+    def _job(self, row: JobRecord) -> Job:
+        return job_of(row, self._rules().policies)
 
     def _row(self, name: str) -> JobRecord | None:
         return self._store().jobs(JobQuery(names=[name])).get(name) if isinstance(name, str) else None

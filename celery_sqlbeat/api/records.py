@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from celery_sqlbeat.config.payload_key import is_sealed
+from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.config.redaction import HIDDEN
 from celery_sqlbeat.model import JobRecord, RunRecord
-from celery_sqlbeat.model.definition import DEFAULT_MINUTES
+from celery_sqlbeat.model.definition import DEFAULT_MINUTES, is_sensitive
 
 R = TypeVar("R", "Job", "Run")
 
@@ -27,8 +30,8 @@ class Job:
     """The text of its schedule; `code` if only the code that defines the job knows its slots."""
     timezone: str | None
     """The job's own time zone; None for that of its policy or of the app."""
-    args: Any
-    kwargs: Any
+    args: Any = field(repr=False)
+    kwargs: Any = field(repr=False)
     options: Any
     policies: Any
     """The policies of its own row; others come from `sqlbeat_policies`."""
@@ -50,6 +53,8 @@ class Job:
     """Why it cannot run as it is written."""
     code_owner: str | None
     """The app whose `beat_schedule` defines it; None where the database does."""
+    sensitive: bool
+    """Whether its arguments are shown nowhere; JSON has `***` for them."""
     deleted: bool
     """Whether it is deleted as soon as its run has ended."""
     version: int
@@ -73,6 +78,9 @@ class Job:
     def as_json(self) -> dict[str, Any]:
         """Return plain values for JSON, its state among them."""
         values = plain_fields(self)
+        for name in ("args", "kwargs"):
+            if self.sensitive or is_sealed(values[name]):
+                values[name] = HIDDEN
         return {"name": values.pop("name"), "state": self.state, **values}
 
 
@@ -120,8 +128,8 @@ class Run:
         return {**plain_fields(self), "seconds": self.seconds}
 
 
-def job_of(row: JobRecord) -> Job:
-    """Make the job that a row describes."""
+def job_of(row: JobRecord, policies: Policies) -> Job:
+    """Make the job that a row describes. `policies`: those of the settings."""
     return _record(
         Job,
         row,
@@ -136,6 +144,7 @@ def job_of(row: JobRecord) -> Job:
         enabled=bool(row.enabled),
         start=row.start_at,
         run_id=None if row.run_id is None else str(row.run_id),
+        sensitive=is_sensitive(row.job_name, row.policies, policies),
         deleted=bool(row.delete_requested),
         read_at=row.now,
         id=str(row.job_id),

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from celery_sqlbeat.api.job_input import JobSpec, JobText, draft_of, flag, given_policies, policies_text
+from celery_sqlbeat.config.payload_key import is_sealed
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.errors import FieldError, ScheduleError
+from celery_sqlbeat.errors import FieldError, PayloadLocked, ScheduleError
 from celery_sqlbeat.model import CODE_SCHEDULE, FINISHED, LEFT_THE_CODE, PAUSED, GapRecord, JobRecord, UpdateJob
 from celery_sqlbeat.model.definition import Definition, Rules, instant, read_definition
 from celery_sqlbeat.schedule import Every, Gap, Misfire, Skip, Timeline
@@ -54,6 +55,9 @@ def change_of(row: JobRecord, before: Definition | None, spec: JobSpec) -> Chang
 
 def update_of(row: JobRecord, text: JobText, start_at: datetime | None, change: Change, ids: Ids) -> UpdateJob:
     """Return the write that changes a row as it was read."""
+    for field, kept in (("Args", row.args), ("Kwargs", row.kwargs)):
+        if is_sealed(kept):
+            raise PayloadLocked(field)  # who cannot read them would keep the new ones in plain text
     return UpdateJob(
         draft_of(text, change.next_run_time, bool(row.enabled), start_at),
         version=row.version,

@@ -73,6 +73,8 @@ def build_beat(
     `begin_record`: begins to record a batch while the next one is sent.
     """
     clock, rnd, poll = machine.clock, machine.random, settings.poll_interval
+    if settings.payload_key is not None:
+        settings.payload_key.load()
     _find_tables(settings, store, publisher)
     code = _read_code(app, settings, schedule)
     membership = BeatMembership(
@@ -90,7 +92,6 @@ def build_beat(
     questions = ScheduleQuestions(clock)
     schedule_planner = SchedulePlanner(code, rules, first_runs(code, server_now, stock, questions), stock, machine.ids)
     calls = EntryCalls(code, questions)
-    calls.allowed_tasks = rules.allowed_tasks
     sync = ScheduleSync(
         store,
         code,
@@ -147,6 +148,7 @@ def build_beat(
         publisher,
         membership,
         calls,
+        rules,
         reclaim_guard,
         settings.max_lost_leases,
         settings.dispatch_timeout,

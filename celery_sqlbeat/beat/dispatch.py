@@ -16,7 +16,7 @@ from celery_sqlbeat.beat.recording import PublishRecorder
 from celery_sqlbeat.beat.withheld import UnknownTasks
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
-from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, DatabaseUncertain
+from celery_sqlbeat.errors import KEY_REMEDY, LOCKED, BrokerUnavailable, DatabaseUnavailable, DatabaseUncertain
 from celery_sqlbeat.model import Claim, Claimed, DueBatch, Plan
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Published, Publisher, Sending
@@ -26,6 +26,7 @@ from celery_sqlbeat.store.records import EVERY_SHARE
 CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 # Of the dispatch timeout, kept for recording a batch before another beat may take its claims.
 _RECORD_SHARE = 0.3
+_REMIND_SECONDS = 600.0  # between two reports of jobs that wait for a beat with their key
 
 
 class _InFlightBatch(NamedTuple):
@@ -81,6 +82,9 @@ class Dispatcher:
         """Whether the last batch had nothing of this beat's share, and was left to the others."""
         self._besides: set[str] = set()
         """The ids of jobs that full batches have missed."""
+        self._locked: set[str] = set()
+        """The ids of jobs whose arguments this beat cannot open, in the last batch."""
+        self._remind_at = clock()
 
     def fire(self) -> DispatchResult:
         """Claim one batch while the broker confirms the one before it, and send it.
@@ -103,7 +107,7 @@ class Dispatcher:
         if self._recorder.pending:
             self._recorder.record()
         # What is locked would fill each batch, and hide what is due after it.
-        self._besides = self._besides | claimed.missed if is_full else set()
+        self._besides = self._besides | claimed.missed | self._locked if is_full else set()
         # Custom schedules may be asked now, for the next batch.
         questions = self._calls.questions
         has_answers = not questions.is_idle and questions.ask_new()
@@ -156,6 +160,11 @@ class Dispatcher:
     def _planned(self, due: DueBatch) -> Plan:
         """Plan a batch; runs whose leases no worker could keep go on beside each other."""
         plan = self._plan(due)
+        self._locked = {job.job_id for job in plan.locked}
+        if plan.locked and self._clock() >= self._remind_at:
+            self._remind_at = self._clock() + _REMIND_SECONDS
+            text = f"{len(plan.locked)} due jobs wait, as {plan.locked[0].job_name}: {LOCKED}"
+            events.advice(topic="payload", text=text, remedy=KEY_REMEDY)
         unleasable = self._membership.unleasable() if plan.claims else frozenset()
         for index, claim in enumerate(plan.claims):
             if claim.task_name in unleasable:

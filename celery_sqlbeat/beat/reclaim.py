@@ -12,9 +12,9 @@ from celery_sqlbeat.beat.membership import BeatMembership
 from celery_sqlbeat.beat.republish_evidence import RepublishAnswer, RepublishEvidence
 from celery_sqlbeat.beat.withheld import publish_failed
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
-from celery_sqlbeat.errors import FieldError
-from celery_sqlbeat.model import Claim, HeldLease, ReplaceableRun, Slot
-from celery_sqlbeat.model.definition import allowed_call
+from celery_sqlbeat.errors import FieldError, PayloadLocked
+from celery_sqlbeat.model import Claim, HeldLease, JobRecord, ReplaceableRun, Slot
+from celery_sqlbeat.model.definition import Rules, allowed_call, is_sensitive
 from celery_sqlbeat.model.lifecycle import (
     CANCELLED,
     DLQ,
@@ -30,7 +30,7 @@ from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Publisher
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.records import Guard, KeptRun, Release
+from celery_sqlbeat.store.records import Guard, JobQuery, KeptRun, Release
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _NEARLY_SECONDS = 1.0  # a message that expires sooner is not worth another copy
@@ -90,6 +90,7 @@ class Reclaimer:
         publisher: Publisher,
         membership: BeatMembership,
         calls: EntryCalls,
+        rules: Rules,
         reclaim_guard: ReclaimGuard,
         max_lost_leases: int,
         dispatch_seconds: float,
@@ -102,6 +103,7 @@ class Reclaimer:
         self._publisher = publisher
         self._membership = membership
         self._calls = calls
+        self._rules = rules
         self._reclaim_guard = reclaim_guard
         self._max_lost_leases = max_lost_leases
         self._dispatch_seconds = dispatch_seconds
@@ -143,7 +145,12 @@ class Reclaimer:
         is_queued = not lease.started and lease.published_at is not None
         if is_queued and self._calls.is_sent_by_others(lease.job_name, lease.code_owner):
             return None  # only they can make its message again
-        claim = None if lease.started else self._claim(lease)
+        try:
+            claim = None if lease.started else self._claim(lease)
+        except PayloadLocked:
+            if is_queued:
+                return None  # a beat that has its key can make its message again
+            claim = None
         expires_at = None if claim is None else self._expires_at(claim, lease)
         expired = expires_at is not None and (expires_at - lease.now).total_seconds() < _NEARLY_SECONDS
         answer = after_ended_lease(facts, self._max_lost_leases, claim is not None, expired)
@@ -170,7 +177,9 @@ class Reclaimer:
         if not self._calls.is_own(lease.job_name, lease.code_owner):
             return None
         try:
-            return self._calls.filled([_claim_of(lease, self._calls.allowed_tasks)])[0]
+            return self._calls.filled([_claim_of(lease, self._rules)])[0]
+        except PayloadLocked:
+            raise
         except FieldError:
             return None
 
@@ -188,9 +197,9 @@ class Reclaimer:
             if answer.withheld is not None and lease.run_id in won:
                 text = f"run {lease.run_id} of job {lease.job_name} is not sent again: {answer.withheld}"
                 events.noted(topic="republish", text=text)
-        again: Sequence[Claim] = [
-            self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won
-        ]
+        copied = [lease for lease, answer in waiting if answer.publish and lease.run_id in won]
+        rows = self._store.jobs(JobQuery(names=[lease.job_name for lease in copied])) if copied else {}
+        again: Sequence[Claim] = [self._copy(lease, rows.get(lease.job_name)) for lease in copied]
         if self._publisher.is_watched:
             again = carried(self._store, again, are_copies=True)
         if again:
@@ -203,9 +212,11 @@ class Reclaimer:
                 publish_failed(claim, reason, "republish", None)
         return len(won)
 
-    def _copy(self, lease: HeldLease) -> Claim:
+    def _copy(self, lease: HeldLease, row: JobRecord | None) -> Claim:
         """Return the claim for another copy of the message, which expires with the first one."""
-        claim = self._calls.filled([_claim_of(lease, self._calls.allowed_tasks)])[0]
+        claim = self._calls.filled([_claim_of(lease, self._rules)])[0]
+        own = None if row is None else row.policies
+        claim = claim._replace(is_sensitive=is_sensitive(lease.job_name, own, self._rules.policies))
         expires_at = self._expires_at(claim, lease)
         return claim if expires_at is None else claim._replace(options={**claim.options, "expires": expires_at})
 
@@ -222,9 +233,9 @@ def _tell(lease: HeldLease, ending: Ending) -> None:
         events.slot_skipped(job_name=name, reason=reason, slots=1, first=slot, last=slot)
 
 
-def _claim_of(lease: HeldLease, allowed_tasks: tuple[str, ...]) -> Claim:
+def _claim_of(lease: HeldLease, rules: Rules) -> Claim:
     """Return the claim that its message carried; the row may have been edited since."""
-    call = allowed_call(lease, allowed_tasks)
+    call = allowed_call(lease, rules)
     slot = Slot(
         kind=lease.kind,
         scheduled_for=lease.scheduled_for,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from celery_sqlbeat.beat_schedule.custom_schedule import CustomSlots, ScheduleQuestions
 from celery_sqlbeat.beat_schedule.entries import CodeEntry, CodeSchedule
+from celery_sqlbeat.config.payload_key import is_sealed
 from celery_sqlbeat.config.policy import fields_from_text
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError
@@ -116,8 +117,8 @@ class SchedulePlanner:
         spared = set()
         for row in rows:
             entry = self._code.entries.get(row.job_name)
-            if row.delete_requested:
-                continue
+            if row.delete_requested or is_sealed(row.args) or is_sealed(row.kwargs):
+                continue  # a beat that can read it writes it
             if entry is not None:
                 change = None if row.job_name in theirs else self._change(row, entry, now)
                 if change is not None:

@@ -94,9 +94,6 @@ def _listed(names: Sequence[str]) -> str:
 class EntryCalls:
     """Knows the entries of this process's `beat_schedule`, and which jobs are this beat's."""
 
-    allowed_tasks: tuple[str, ...] = ("*",)
-    """Globs of the tasks that rows may name."""
-
     def __init__(self, code: CodeSchedule, questions: ScheduleQuestions | None = None) -> None:
         """Know no other beats yet. `questions` are those to custom schedule classes."""
         self.questions = questions or ScheduleQuestions()

@@ -169,6 +169,7 @@ def rules_of(app: Any, settings: Settings) -> Rules:
         app.conf.beat_cron_starting_deadline,
         settings.allowed_tasks,
         settings.max_payload,
+        settings.payload_key,
     )
 
 

@@ -15,9 +15,9 @@ from celery.exceptions import QueueNotFound
 from kombu import compression, serialization
 from kombu.exceptions import OperationalError, SerializerNotInstalled
 
-from celery_sqlbeat.celery_bridge.app import Routed
 from celery_sqlbeat.config.validation import shown
 from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.model.definition import Call
 
 # The arguments of an entry are evaluated here, by functions of the shop.
 _ARGUMENTS = {("celery.beat", "_evaluate_entry_args"), ("celery.beat", "_evaluate_entry_kwargs")}
@@ -73,21 +73,24 @@ def registered_tasks(app: Any, task_name: str) -> Any:
         return None
 
 
-def check_call(app: Any, call: Routed, with_arguments: bool = True) -> None:
+def check_call(app: Any, call: Call, with_arguments: bool = True) -> None:
     """Raise a FieldError for the first field of a call that no message can be made of.
 
     `with_arguments`: they are known, and are not left to the code.
     """
     task = registered_tasks(app, call.task_name)
-    if with_arguments:
-        _arguments(task, call)
     options = {**(task._get_exec_options() if task else {}), **call.options}
-    _queue(app, task, call, options)
-    _serializer(app, call, options, with_arguments)
-    _compression(app, call, options)
+    try:
+        if with_arguments:
+            _arguments(task, call)
+        _queue(app, task, call, options)
+        _serializer(app, call, options, with_arguments)
+        _compression(app, call, options)
+    except FieldError as error:
+        raise (error.hidden() if call.is_hidden else error) from None
 
 
-def _arguments(task: Any, call: Routed) -> None:
+def _arguments(task: Any, call: Call) -> None:
     if task is None or not task.typing or task.__v2_compat__ or not _sends_what_it_is_given(task):
         return
     check = task.__header__
@@ -106,7 +109,7 @@ def _sends_what_it_is_given(task: Any) -> bool:
     return owner.__module__.startswith("celery.")
 
 
-def _queue(app: Any, task: Any, call: Routed, options: Mapping[str, Any]) -> None:
+def _queue(app: Any, task: Any, call: Call, options: Mapping[str, Any]) -> None:
     try:
         app.amqp.router.route(dict(options), call.task_name, call.args, call.kwargs, task)
     except QueueNotFound:
@@ -120,7 +123,7 @@ def _queue(app: Any, task: Any, call: Routed, options: Mapping[str, Any]) -> Non
         raise FieldError("TaskName", call.task_name, says) from error
 
 
-def _serializer(app: Any, call: Routed, options: Mapping[str, Any], with_arguments: bool) -> None:
+def _serializer(app: Any, call: Call, options: Mapping[str, Any], with_arguments: bool) -> None:
     name = options.get("serializer") or app.conf.task_serializer
     body: Any = (list(call.args), dict(call.kwargs), {}) if with_arguments else ([], {}, {})
     try:
@@ -133,7 +136,7 @@ def _serializer(app: Any, call: Routed, options: Mapping[str, Any], with_argumen
         raise FieldError("Args", list(call.args), says) from None
 
 
-def _compression(app: Any, call: Routed, options: Mapping[str, Any]) -> None:
+def _compression(app: Any, call: Call, options: Mapping[str, Any]) -> None:
     name = options.get("compression") or app.conf.task_compression
     try:
         if name:
@@ -143,7 +146,7 @@ def _compression(app: Any, call: Routed, options: Mapping[str, Any]) -> None:
         raise _of("compression", name, call, f"there is no such compression: name one of {known}") from None
 
 
-def _of(name: str, value: object, call: Routed, remedy: str) -> FieldError:
+def _of(name: str, value: object, call: Call, remedy: str) -> FieldError:
     """Return the error about an option, which the job, its task or the app may set."""
     if call.options.get(name):
         return FieldError(f"Options.{name}", value, remedy)

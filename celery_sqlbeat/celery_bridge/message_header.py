@@ -40,6 +40,15 @@ def _is_whole(value: Any, largest: int) -> bool:
 
 
 HEADER = "sqlbeat"
+# Shown for the arguments of a job that is sensitive; Python, as monitors read it.
+HIDDEN_ARGUMENTS = {"argsrepr": "('***',)", "kwargsrepr": "{'***': '***'}"}
+
+
+def is_hidden(request: Mapping[str, Any]) -> bool:
+    """Return whether monitors are not to see the arguments of a request."""
+    return str(request.get("argsrepr")).startswith(HIDDEN_ARGUMENTS["argsrepr"])
+
+
 VERSION = 1
 _LONGEST_NAME = 100  # characters of a namespace, as the settings have it, or of a store's id
 _LONGEST_LEASE = 10.0**9  # seconds

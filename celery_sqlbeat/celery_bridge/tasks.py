@@ -11,6 +11,7 @@ import numbers
 import traceback
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from celery import _state, current_app, states
@@ -21,6 +22,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.encoding import safe_str
 
 from celery_sqlbeat import environment, events
+from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS, is_hidden
 from celery_sqlbeat.config.validation import LONGEST_WAIT
 from celery_sqlbeat.errors import AttemptFollowed
 from celery_sqlbeat.model import EndedSlot
@@ -95,6 +97,25 @@ def hide_from_monitors(request: Any) -> None:
     for each in (headers, headers.get(_INNER)):
         if isinstance(each, dict):
             each.pop(MONITOR, None)
+
+
+def keep_hidden(request: Any) -> None:
+    """Hide the arguments of a sensitive job also in the message of Celery's own retry."""
+    if is_hidden(request.__dict__) and not isinstance(request, _Hidden):
+        kind: Any = type(request)
+        request.__class__ = _hidden(kind)
+
+
+class _Hidden:
+    """Marks the context of a task whose arguments are not shown."""
+
+
+@cache
+def _hidden(base: Any) -> Any:
+    def as_execution_options(request: Any) -> dict[str, Any]:
+        return {**base.as_execution_options(request), **HIDDEN_ARGUMENTS}
+
+    return type(base.__name__, (base, _Hidden), {"as_execution_options": as_execution_options})
 
 
 def current_request() -> Any:

@@ -11,7 +11,7 @@ from celery_sqlbeat.checks import installation, jobs, workers
 from celery_sqlbeat.checks.facts import LEVELS, BrokerFacts, CodeFacts, DatabaseFacts, Facts, Finding
 from celery_sqlbeat.checks.gather import gather_broker, gather_code, gather_workers, read_database, within
 from celery_sqlbeat.config.settings import Settings
-from celery_sqlbeat.errors import SqlbeatError, StoreError
+from celery_sqlbeat.errors import KEY_REMEDY, PayloadKeyError, SqlbeatError, StoreError
 from celery_sqlbeat.store import Store, open_store
 
 __all__ = ["Finding", "diagnose"]
@@ -34,6 +34,12 @@ def diagnose(app: Any, settings: Settings, seconds: float = 2.0, store: Store | 
     """Return what is wrong with this app, its database, broker and workers; the worst first."""
     findings: list[Finding] = [*installation.driver_findings(settings.database_url)]
     code = _read_code(app, settings, findings)
+    try:
+        if settings.payload_key is not None:
+            settings.payload_key.load()
+    except PayloadKeyError as error:
+        findings.append(Finding("error", "payload-key", str(error), KEY_REMEDY))
+        settings = replace(settings, payload_key=None)
     database = _read_database(app, settings, seconds, store, findings)
     broker = _ask_broker(app, seconds, database, code, findings)
     facts = Facts(settings, database, broker, code)

@@ -67,6 +67,8 @@ class JobFacts:
     """Why each of these cannot run as it is written, by name."""
     is_complete: bool = True
     """False where there were too many to read in time."""
+    locked: Sequence[str] = ()
+    """Enabled jobs whose arguments no key opens here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from celery_sqlbeat.api.runs import run_pages
 from celery_sqlbeat.api.status import HOUR, processes, read_worker_tasks, refused_jobs, server_clock
 from celery_sqlbeat.beat.other_schedulers import doubled_jobs
 from celery_sqlbeat.beat_schedule.entries import CodeSchedule, owner_of, read_entries
-from celery_sqlbeat.celery_bridge.app import Routed, fingerprint, queue_of
+from celery_sqlbeat.celery_bridge.app import fingerprint, queue_of
 from celery_sqlbeat.celery_bridge.call_check import check_call
 from celery_sqlbeat.celery_bridge.inspect_workers import ask_workers
 from celery_sqlbeat.celery_bridge.schedules import is_lazy
 from celery_sqlbeat.checks.facts import BrokerFacts, CodeFacts, DatabaseFacts, EnabledJob, JobFacts
+from celery_sqlbeat.config.payload_key import is_sealed
 from celery_sqlbeat.config.policy import policy_for
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.errors import FieldError
@@ -92,11 +93,13 @@ def read_jobs(app: Any, store: Store, rules: Rules, seconds: float) -> JobFacts:
     end = environment.monotonic() + seconds
     quarantined = {row.job_name: str(row.quarantine) for page in job_pages(store, True) for row in page}
     enabled: list[EnabledJob] = []
+    locked: list[str] = []
     for page in job_pages(store):
         enabled += _enabled_jobs(app, page, rules)
+        locked += [row.job_name for row in page if row.enabled and (is_sealed(row.args) or is_sealed(row.kwargs))]
         if environment.monotonic() >= end and len(page) == PAGE:
-            return JobFacts(enabled, quarantined, False)
-    return JobFacts(enabled, quarantined)
+            return JobFacts(enabled, quarantined, False, locked)
+    return JobFacts(enabled, quarantined, True, locked)
 
 
 def _enabled_jobs(app: Any, page: list[JobRecord], rules: Rules) -> Iterator[EnabledJob]:
@@ -113,7 +116,7 @@ def _enabled_jobs(app: Any, page: list[JobRecord], rules: Rules) -> Iterator[Ena
         yield EnabledJob(row.job_name, call.task_name, queue, definition.lease_seconds, owner, refusal, has_task_id)
 
 
-def refusal_of(app: Any, call: Routed, with_arguments: bool) -> str | None:
+def refusal_of(app: Any, call: Call, with_arguments: bool) -> str | None:
     """Tell why no message can ever be made of a call; None where one can."""
     try:
         check_call(app, call, with_arguments)

@@ -11,6 +11,7 @@ from celery_sqlbeat.beat.other_schedulers import IMPORT_THE_ROWS as DJANGO_REMED
 from celery_sqlbeat.beat.other_schedulers import STOP_THE_OTHER_BEAT
 from celery_sqlbeat.beat_schedule.sync import TASK_IDS, other_apps, other_releases
 from celery_sqlbeat.checks.facts import BrokerFacts, DatabaseFacts, Facts, Finding, listed
+from celery_sqlbeat.errors import KEY_REMEDY, LOCKED
 from celery_sqlbeat.model.nodes import nobody_has
 
 MOST_ROWS = 20  # named one by one; a pattern is clear after so many
@@ -67,6 +68,8 @@ def row_findings(facts: Facts) -> Iterator[Finding]:
     if len(jobs.quarantined) > MOST_ROWS:
         more = len(jobs.quarantined) - MOST_ROWS
         yield Finding("error", "quarantine", f"{more} more jobs are set aside", "correct these first, and check again")
+    if jobs.locked:
+        yield Finding("error", "payload-key", f"{listed([*jobs.locked])}: {LOCKED}", KEY_REMEDY)
     yield from _refused(facts)
     yield from _unknown_tasks(facts)
     if facts.database.left_rows is not None:

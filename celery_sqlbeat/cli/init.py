@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import SqlbeatError
 
 if TYPE_CHECKING:
+    from celery_sqlbeat.api.reseal import Resealed
+    from celery_sqlbeat.config.payload_key import Keyring
     from celery_sqlbeat.store import Store
 
 
@@ -28,18 +31,28 @@ WITH_SCRIPT = ("sqlite", "postgresql", "mysql", "mssql")
     is_flag=True,
     help="After a restore or a lossy fail-over: raise every fence, so that nothing of what was lost is valid any more.",
 )
+@click.option(
+    "--reencrypt",
+    is_flag=True,
+    help="Encrypt the arguments of all jobs with the newest key of sqlbeat_payload_key; safe to interrupt and repeat.",
+)
 @json_option
 @click.pass_context
-def init(ctx: click.Context, only_print: bool, recovered: bool, as_json: bool) -> None:
+def init(ctx: click.Context, only_print: bool, recovered: bool, reencrypt: bool, as_json: bool) -> None:
     """Create or upgrade the tables; safe to repeat.
 
     Creates them in the database that sqlbeat_database_url names. If the app may not create
     tables, a DBA runs the script that --sql prints. --recovered revokes the lease of every run
     that is executing at that moment; those slots run again.
     """
-    if only_print and (as_json or recovered):
-        raise click.UsageError("--sql only prints the script: leave out --json and --recovered")
+    if only_print and (as_json or recovered or reencrypt):
+        raise click.UsageError("--sql only prints the script: leave out --json, --recovered and --reencrypt")
     settings = settings_of(ctx)
+    keys = settings.payload_key
+    if reencrypt and keys is None:
+        raise click.ClickException("sqlbeat_payload_key is not set: there is no key to encrypt with")
+    if reencrypt and keys is not None:
+        keys.load()
     url = settings.database_url
     if only_print:
         if url.database not in WITH_SCRIPT:
@@ -57,17 +70,23 @@ def init(ctx: click.Context, only_print: bool, recovered: bool, as_json: bool) -
 
     tell: Callable[[str], None] = _nothing if as_json else say
     tell(f"database: {url}")
-    store = open_store(settings)
+    store = open_store(replace(settings, payload_key=None))  # which gives rows as they are kept
     try:
         applied = store.migrate(tell)
         tell("the tables are up to date" if applied else "nothing to do: the tables are up to date")
         epoch, raised = _recover(store) if recovered else (None, None)
+        resealed = _reencrypt(store, keys) if reencrypt and keys is not None else None
     finally:
         store.close()
     if recovered:
         tell(f"epoch {epoch}: the fences of {raised} jobs and runs are raised")
+    if resealed is not None:
+        tell(f"the arguments of {resealed.jobs} jobs are encrypted with the newest key now")
     if as_json:
-        print_json({"database": str(url), "applied": applied, "epoch": epoch, "raised": raised})
+        report = {"database": str(url), "applied": applied, "epoch": epoch, "raised": raised}
+        print_json(report if resealed is None else {**report, "reencrypted": asdict(resealed)})
+    if resealed is not None:
+        _tell_left(resealed)
 
 
 def _recover(store: Store) -> tuple[int, int]:
@@ -82,6 +101,25 @@ def _recover(store: Store) -> tuple[int, int]:
     with progress_bar("raising fences") as progress:
         epoch = store.recover(count)
     return epoch, raised
+
+
+def _reencrypt(store: Store, keys: Keyring) -> Resealed:
+    from celery_sqlbeat.api.reseal import reseal
+
+    with progress_bar("encrypting", store.counts().total) as progress:
+        return reseal(store, keys, progress)
+
+
+def _tell_left(resealed: Resealed) -> None:
+    """Say which jobs are not under the newest key, and exit with 1 where there are any."""
+    from celery_sqlbeat.checks.facts import listed
+
+    if resealed.locked:
+        say(f"Error: no key of sqlbeat_payload_key opens the arguments of {listed(resealed.locked)}", err=True)
+    if resealed.changing:
+        say(f"Error: somebody else keeps changing {listed(resealed.changing)}: run this again", err=True)
+    if resealed.locked or resealed.changing:
+        raise SystemExit(1)
 
 
 def _nothing(text: str) -> None:

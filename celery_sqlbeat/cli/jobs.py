@@ -74,7 +74,8 @@ def json_value(ctx: click.Context, param: click.Parameter, value: str | None) ->
     try:
         return None if value is None else json.loads(value)
     except (ValueError, RecursionError):
-        raise click.BadParameter(f"{value!r} is not JSON", ctx, param) from None
+        shown = "this" if param.name in ("args", "kwargs") else repr(value)  # they may be secret
+        raise click.BadParameter(f"{shown} is not JSON", ctx, param) from None
 
 
 def schedule_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -87,6 +88,8 @@ def schedule_value(ctx: click.Context, param: click.Parameter, value: str | None
 
 def policy_options(command: F) -> F:
     """Add the policies as options, in the order of the contract."""
+    sensitive = click.option("--sensitive/--not-sensitive", default=None, help="Show its arguments nowhere.")
+    command = sensitive(command)
     for name, kind in (
         ("jitter", float),
         ("timezone", str),
@@ -247,13 +250,14 @@ def _print(job: Job, as_json: bool) -> None:
     if as_json:
         print_json(job.as_json())
         return
+    shown = job.as_json()
     facts = [
         ("job", job.name),
         ("state", job.state if job.enabled else f"{job.state} ({job.disabled_reason or 'paused'})"),
         ("task", str(job.task)),
         ("schedule", job.schedule + (f" in {job.timezone}" if job.timezone else "")),
-        ("args", _json(job.args)),
-        ("kwargs", _json(job.kwargs)),
+        ("args", _json(shown["args"])),
+        ("kwargs", _json(shown["kwargs"])),
         ("options", _json(job.options)),
         ("policies", _json(job.policies)),
         ("next run", when_twice(job.next_run_time)),

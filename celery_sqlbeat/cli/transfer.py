@@ -46,17 +46,19 @@ _DRY_RUN_WORDS = {**_WORDS, "add": "to add", "change": "to change"}
 @click.command("export", cls=Command)
 @click.argument("file", required=False, default="-", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--no-state", is_flag=True, help="Definitions only: neither last nor next runs, nor why one is disabled.")
+@click.option("--with-secrets", is_flag=True, help="Arguments in plain text, also those of sensitive jobs.")
 @click.pass_context
-def export_jobs(ctx: click.Context, file: str, no_state: bool) -> None:
+def export_jobs(ctx: click.Context, file: str, no_state: bool, with_secrets: bool) -> None:
     """Write the jobs as JSON Lines to FILE or to the terminal; `jobs import` reads them.
 
+    With sqlbeat_payload_key arguments are written encrypted, and are read where that key is set.
     Jobs that a beat_schedule defines are left out: the code brings them.
     """
     from celery_sqlbeat.transfer.jsonl import export_lines
 
     exported, of_code, failed = 0, 0, []
     with handle_of(ctx) as beat, _open_output(file) as output, progress_bar("exporting", _total(file, beat)) as step:
-        for line in export_lines(beat.ready(), beat.rules, not no_state):
+        for line in export_lines(beat.ready(), beat.rules, not no_state, with_secrets):
             if isinstance(line, str):
                 print(line, file=output)
                 exported += 1

@@ -43,6 +43,7 @@ class Policy:
     timezone: str | None = None
     jitter: float = 0.0
     max_parallel: int | None = None
+    sensitive: bool = False
 
 
 DEFAULT = Policy()
@@ -59,6 +60,7 @@ KINDS: Mapping[str, validation.Kind] = {
     "max_runtime": validation.optional(validation.seconds(SHORTEST_RUNTIME), "for as long as it likes"),
     "timezone": validation.optional(validation.time_zone(), "the time zone of the job or the app"),
     "jitter": validation.seconds(0),
+    "sensitive": validation.flag(),
 }
 
 

@@ -132,6 +132,11 @@ def _is_shown(key: str) -> bool:
     return key.lower().replace(" ", "").replace("_", "") in _SHOWN
 
 
+def is_secret(name: str) -> bool:
+    """Return whether the value of this name is one to hide."""
+    return _SECRET.search(name) is not None
+
+
 def mask_text(text: str, url: str) -> str:
     """Return a text, for instance a driver's error, without the secrets of a URL."""
     text = text.replace(url, masked(url))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from celery_sqlbeat import events
 from celery_sqlbeat.config import policy, redaction, validation
 from celery_sqlbeat.config.database_url import ALLOWED, DatabaseUrl, database_url
+from celery_sqlbeat.config.payload_key import Keyring, payload_key
 from celery_sqlbeat.config.policy import MOST_RETRIES, SHORTEST_LEASE, Policies
 from celery_sqlbeat.errors import SettingError
 
@@ -123,6 +124,9 @@ class Settings:
     max_payload: int = _setting(
         262_144, validation.whole(1, 2**30), "Larger arguments of a job are refused, in bytes of their JSON."
     )
+    payload_key: Keyring | None = _setting(  # noqa: RUF009 - a frozen value
+        None, payload_key(), "Encrypts the arguments of jobs at rest; the newest key first, with those before it."
+    )
     create_tables: bool | None = _setting(
         None, validation.optional(validation.flag(), "only on SQLite"), "Whether beat creates missing tables by itself."
     )
@@ -190,7 +194,9 @@ def _values(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[tup
             raise SettingError(place, _shown(value), f"must be {refusal.allowed}") from None
 
 
-def _shown(value: object) -> object:
+def _shown(value: object, name: str = "") -> object:
+    if redaction.is_secret(name):
+        return redaction.HIDDEN
     # The URL may stand under the wrong name.
     is_url = isinstance(value, str) and ("://" in value or value.lower().startswith(redaction.ODBC))
     return redaction.masked(str(value)) if is_url else validation.shown(value)
@@ -222,11 +228,11 @@ def _refuse_unknown(conf: Mapping[str, Any]) -> None:
         if not name.startswith(PREFIX):
             continue
         if name not in NAMES:
-            raise SettingError(key, _shown(conf.get(key)), f"no such setting{_nearest(name)}")
+            raise SettingError(key, _shown(conf.get(key), name), f"no such setting{_nearest(name)}")
         if name not in conf:
             raise SettingError(
                 key,
-                _shown(conf.get(key)),
+                _shown(conf.get(key), name),
                 f"Celery does not read this name; write {name}, or with a namespace CELERY_{name.upper()}",
             )
 

@@ -55,6 +55,7 @@ from celery_sqlbeat.model.job_writes import (
     QuarantineJob,
     RepairJob,
     ResumeJob,
+    SealJob,
     UpdateJob,
 )
 from celery_sqlbeat.model.nodes import Node, SeenNode
@@ -126,6 +127,7 @@ __all__ = [
     "ResumeJob",
     "RunRecord",
     "RunningJob",
+    "SealJob",
     "SeenNode",
     "Slot",
     "StartRequest",

@@ -81,6 +81,8 @@ class Claim(NamedTuple):
     """When its run is to make room for the next slot, if it goes on until then."""
     max_parallel: int | None = None
     """How many runs of its job may go on beside each other."""
+    is_sensitive: bool = False
+    """Whether its arguments are shown nowhere."""
     check_in: str | None = None
     """The check-in that a monitor opened for the slot when an earlier message was sent."""
 
@@ -133,6 +135,8 @@ class Plan(NamedTuple):
     left: list[LeftAttempt]
     advances: list[Advance]
     quarantines: list[Quarantine]
+    locked: "list[DueJob]"
+    """Rows whose arguments no key opens here: they are left to a beat that has it."""
 
     def only(self, job_ids: Collection[str]) -> "Plan":
         """Return the part of the plan that concerns these jobs."""

@@ -4,15 +4,16 @@ A field that cannot work raises a FieldError that names it; the caller puts the 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+from celery_sqlbeat.config.payload_key import Keyring, is_sealed
 from celery_sqlbeat.config.policy import Policies, Policy, fields_from_text, policy_for
 from celery_sqlbeat.config.validation import check_options
-from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.errors import FieldError, PayloadLocked
 from celery_sqlbeat.model.one_offs import ONCE
 from celery_sqlbeat.schedule import COALESCE, Every, Fire, Misfire, Once, Skip, Timeline, parse, zone_named
 from celery_sqlbeat.schedule.zone import BOUNDS, within
@@ -43,7 +44,9 @@ class Rules(NamedTuple):
     allowed_tasks: tuple[str, ...] = ANY_TASK
     """Globs of the tasks that rows may name."""
     max_payload: int = 262_144
-    """How many bytes the arguments of a job that is written through this package may have."""
+    """How many bytes the arguments of a job may have."""
+    payload_key: Keyring | None = None
+    """What seals the arguments of jobs: with it no error shows any."""
 
 
 class Slots(Protocol):
@@ -124,6 +127,8 @@ class Call(NamedTuple):
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any]
+    is_hidden: bool = False
+    """Whether no error shows the arguments."""
 
 
 class Definition(NamedTuple):
@@ -145,7 +150,7 @@ def read_definition(row: JobText, rules: Rules) -> Definition:
         lease_seconds = 60.0 * _minutes("LockTimeoutMinutes", row.lock_timeout_minutes)
     zone = row.time_zone or policy.timezone or rules.time_zone
     return Definition(
-        allowed_call(row, rules.allowed_tasks),
+        allowed_call(row, rules, policy.sensitive),
         _timeline(row.schedule, row.interval_minutes, zone, policy.jitter, policy.cadence),
         policy,
         lease_seconds,
@@ -153,14 +158,75 @@ def read_definition(row: JobText, rules: Rules) -> Definition:
     )
 
 
-def allowed_call(row: CallText, allowed_tasks: tuple[str, ...]) -> Call:
-    """Read what a row wants sent, where its task is one that rows may name."""
-    call = read_call(row)
-    if allowed_tasks != ANY_TASK and not any(fnmatchcase(call.task_name, glob) for glob in allowed_tasks):
-        raise FieldError(
-            "TaskName", call.task_name, f"write a task that sqlbeat_allowed_tasks has ({', '.join(allowed_tasks)})"
-        )
+def is_sensitive(job_name: str, own: Any, policies: Policies) -> bool:
+    """Return whether a job's arguments are shown nowhere; `own` is its column `Policies`.
+
+    In doubt they are not shown.
+    """
+    try:
+        fields = None if own is None else fields_from_text(_text("Policies", own))
+    except FieldError:
+        return True
+    return policy_for(job_name, policies, fields).sensitive
+
+
+def allowed_call(row: CallText, rules: Rules, is_sensitive: bool = False) -> Call:
+    """Read what a row wants sent, where its tasks are ones that rows may name."""
+    is_hidden = is_sensitive or rules.payload_key is not None
+    _check_size(row, rules.max_payload)
+    try:
+        call = read_call(row)._replace(is_hidden=is_hidden)
+    except FieldError as error:
+        raise (error.hidden() if is_hidden else error) from None
+    if rules.allowed_tasks != ANY_TASK:
+        for field, name in _tasks_of(call):
+            if not any(fnmatchcase(name, glob) for glob in rules.allowed_tasks):
+                remedy = f"write a task that sqlbeat_allowed_tasks has ({', '.join(rules.allowed_tasks)})"
+                raise FieldError(field, name, remedy)
     return call
+
+
+def _check_size(row: CallText, most: int) -> None:
+    """Refuse arguments that are too large for a message, and for a row."""
+    texts = {"Args": row.args, "Kwargs": row.kwargs}
+    if any(map(is_sealed, texts.values())):
+        return  # it is told that no key opens them
+    if 4 * sum(len(text) for text in texts.values() if isinstance(text, str)) <= most:
+        return  # no character takes more bytes
+    sizes = {name: len(text.encode(errors="replace")) for name, text in texts.items() if isinstance(text, str)}
+    if sum(sizes.values()) > most:
+        raise FieldError(
+            max(sizes, key=sizes.__getitem__),
+            f"{sum(sizes.values())} bytes",
+            f"arguments have at most {most} bytes (sqlbeat_max_payload): keep the data elsewhere, and send its key",
+        )
+
+
+def _tasks_of(call: Call) -> Iterator[tuple[str, str]]:
+    """Yield the tasks that the message of a call names, and the field of each.
+
+    A header of this name replaces the task; a link is a message of its own, which the worker sends.
+    Celery's own tasks, as `celery.chord`, send those in their arguments.
+    """
+    yield "TaskName", call.task_name
+    for name in _names_in(call.options):
+        yield "Options", name
+    if call.task_name.startswith("celery."):
+        for name in _names_in([call.args, call.kwargs]):
+            yield "Args", name
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yield what stands under `task` anywhere in a value."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            if "task" in item:
+                yield str(item["task"])
+            waiting.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            waiting.extend(item)
 
 
 def read_call(row: CallText) -> Call:
@@ -216,6 +282,8 @@ def _text(field: str, value: Any) -> str:
 
 
 def _json(field: str, value: Any, kind: type, allowed: str) -> Any:
+    if is_sealed(value):
+        raise PayloadLocked(field)
     try:
         # Half the time of json.loads; the text of every due job is read.
         decoded, end = _DECODER.raw_decode(_text(field, value))

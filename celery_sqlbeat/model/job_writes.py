@@ -91,6 +91,17 @@ class ResumeJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SealJob:
+    """Write the arguments of a job that is at this version, as they are to be kept."""
+
+    job_name: str
+    _: KW_ONLY
+    version: int
+    args: str | None
+    kwargs: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete a job at this version (None: at any) once its runs have ended."""
 
@@ -141,7 +152,7 @@ class CancelRun:
     reason: str = CANCELLED_BY_HAND
 
 
-JobChange = UpdateJob | PauseJob | ResumeJob | DeleteJob
+JobChange = UpdateJob | PauseJob | ResumeJob | SealJob | DeleteJob
 JobUpkeep = RepairJob | QuarantineJob | DeleteIdleJob
 JobWrite = AddJob | JobChange | JobUpkeep | CancelRun
 

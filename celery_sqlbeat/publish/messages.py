@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from kombu import serialization
 
+from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS
 from celery_sqlbeat.celery_bridge.symbols import optional
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.publish.transports import First, MessageTransport, Shape
@@ -106,7 +107,8 @@ def options(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
     """Return the options of `apply_async`: the run is the task's id, the headers have the claim."""
     own = header(claim, store_id, namespace)
     headers = {**(claim.options.get("headers") or {}), **headers_of(claim.check_in), **own}
-    return {**claim.options, "task_id": claim.run_id, "headers": headers}
+    hidden = HIDDEN_ARGUMENTS if claim.is_sensitive else {}
+    return {**claim.options, **hidden, "task_id": claim.run_id, "headers": headers}
 
 
 def label(claim: Claim) -> str:
@@ -230,6 +232,8 @@ class TemplateCache:
             "kwargsrepr": self._repr(kwargs, kwargs.values(), amqp.kwargsrepr_maxsize) if kwargs else "{}",
             "periodic_task_name": claim.job_name,
         }
+        if claim.is_sensitive:
+            headers.update(HIDDEN_ARGUMENTS, argsrepr=HIDDEN_ARGUMENTS["argsrepr"] + label)
         if HEADER in own:
             headers[HEADER] = own[HEADER]
         if template.seconds != (None, None):

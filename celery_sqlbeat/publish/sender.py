@@ -17,6 +17,7 @@ from celery.utils import time as celery_time
 from celery_sqlbeat import environment
 from celery_sqlbeat.celery_bridge.app import published_to, queue_of
 from celery_sqlbeat.celery_bridge.call_check import is_stock_app, is_stock_scheduler, is_stock_task
+from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS
 from celery_sqlbeat.celery_bridge.symbols import KINDS, is_on
 from celery_sqlbeat.config.validation import LONGEST_WAIT
 from celery_sqlbeat.errors import SqlbeatError
@@ -205,6 +206,8 @@ class Sender:
             **options,
         )
         if key is not None and len(self._templates) < MOST_KINDS:
+            if claim.is_sensitive and claim.options.keys().isdisjoint(HIDDEN_ARGUMENTS):
+                options = {name: value for name, value in options.items() if name not in HIDDEN_ARGUMENTS}
             template = template_of(transport, options, check, self._app.conf.task_serializer, self._queue)
             if template is not None:
                 self._templates[key] = template

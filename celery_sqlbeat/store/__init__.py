@@ -10,6 +10,7 @@ from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.errors import DriverMissing, StoreError
 from celery_sqlbeat.store.faults import Breaker
 from celery_sqlbeat.store.protocol import Store
+from celery_sqlbeat.store.sealed import sealed_store
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Dialect
@@ -21,7 +22,8 @@ __all__ = ["Store", "open_store"]
 def open_store(settings: Settings) -> Store:
     """Open the store of these settings: one of ours, or one that another package has added."""
     kind = settings.database_url.database
-    return _FACTORIES.get(kind, _open_other)(settings)
+    store = _FACTORIES.get(kind, _open_other)(settings)
+    return store if settings.payload_key is None else sealed_store(store, settings.payload_key)
 
 
 def _open_sql(settings: Settings) -> Store:

@@ -16,9 +16,11 @@ from celery_sqlbeat.api.jobs import job_pages
 from celery_sqlbeat.api.records import job_of, plain
 from celery_sqlbeat.beat_schedule.entries import CodeSchedule
 from celery_sqlbeat.beat_schedule.plan import StockRun
+from celery_sqlbeat.config.payload_key import is_sealed
 from celery_sqlbeat.config.policy import KINDS
+from celery_sqlbeat.config.redaction import HIDDEN
 from celery_sqlbeat.config.validation import shown
-from celery_sqlbeat.errors import FieldError, LineError
+from celery_sqlbeat.errors import FieldError, LineError, PayloadLocked
 from celery_sqlbeat.model import FINISHED, JobRecord
 from celery_sqlbeat.model.definition import Call, Definition, Rules, read_definition
 from celery_sqlbeat.store import Store
@@ -125,10 +127,20 @@ def read_lines(
             yield error
 
 
-def line_of(row: JobRecord, rules: Rules, with_state: bool = True) -> str:
-    """Write the line that reads back as this job; raises a FieldError where there is none."""
+def line_of(row: JobRecord, rules: Rules, with_state: bool = True, with_secrets: bool = False) -> str:
+    """Write the line that reads back as this job; raises a FieldError where there is none.
+
+    Without `with_secrets` arguments are sealed where there is a key, and those of a sensitive job
+    are not written without one.
+    """
     definition = read_definition(row, rules)
-    fields = {key: plain(value) for key, value in _fields_of(row, with_state).items() if value is not None}
+    fields = {key: plain(value) for key, value in _fields_of(row, with_state, rules).items() if value is not None}
+    for name in ("args", "kwargs") if not with_secrets else ():
+        if name in fields and rules.payload_key is not None:
+            fields[name] = rules.payload_key.sealed(json.dumps(fields[name]))
+        elif name in fields and definition.policy.sensitive:
+            remedy = "the job is sensitive: set sqlbeat_payload_key to have them encrypted, or add --with-secrets"
+            raise FieldError(name.title(), HIDDEN, remedy)
     line = json.dumps(fields, ensure_ascii=False, allow_nan=False)
     try:
         back = _read(0, json.loads(line), rules, lambda _: None)
@@ -140,8 +152,8 @@ def line_of(row: JobRecord, rules: Rules, with_state: bool = True) -> str:
     return line if line.isprintable() else json.dumps(fields, allow_nan=False)
 
 
-def _fields_of(row: JobRecord, with_state: bool) -> dict[str, Any]:
-    job = job_of(row)
+def _fields_of(row: JobRecord, with_state: bool, rules: Rules) -> dict[str, Any]:
+    job = job_of(row, rules.policies)
     fields: dict[str, Any] = {"name": job.name, "task": job.task, "schedule": job.schedule}
     fields.update((key, getattr(job, key)) for key in ("args", "kwargs", "options") if getattr(job, key))
     if not job.enabled:
@@ -192,6 +204,8 @@ def _read(number: int, fields: dict[str, Any], rules: Rules, check_call: Callabl
             raise LineError(number, key, shown(value), f"no such field; there are {', '.join(FIELDS)}")
     try:
         definition = {key: fields.get(key) for key in _DEFINITION}
+        for name in ("args", "kwargs"):
+            definition[name] = _opened(name.title(), definition[name], rules)
         spec = job_spec(rules, **definition)
         check_call(spec.definition.call)
         reason = _reason(fields.get("disabled_reason"), spec)
@@ -206,6 +220,18 @@ def _read(number: int, fields: dict[str, Any], rules: Rules, check_call: Callabl
     except FieldError as error:
         raise LineError(number, _name_in_file(error.field), error.value, error.remedy) from None
     return CheckedLine(number, job, spec)
+
+
+def _opened(field: str, value: Any, rules: Rules) -> Any:
+    if not is_sealed(value):
+        return value
+    opened = value if rules.payload_key is None else rules.payload_key.opened(value)
+    if is_sealed(opened):
+        raise PayloadLocked(field)
+    try:
+        return json.loads(opened)
+    except (ValueError, RecursionError):
+        raise FieldError(field, HIDDEN, "what is encrypted there is not JSON") from None
 
 
 def _reason(value: object, spec: JobSpec) -> str | None:
@@ -246,7 +272,9 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def export_lines(store: Store, rules: Rules, with_state: bool = True) -> Iterator[str | LeftOut | None]:
+def export_lines(
+    store: Store, rules: Rules, with_state: bool = True, with_secrets: bool = False
+) -> Iterator[str | LeftOut | None]:
     """Yield a line for each job of the table; None for a job that a `beat_schedule` defines.
 
     A job that cannot work as it is written yields the reason.
@@ -257,6 +285,6 @@ def export_lines(store: Store, rules: Rules, with_state: bool = True) -> Iterato
                 yield None
                 continue
             try:
-                yield line_of(row, rules, with_state)
+                yield line_of(row, rules, with_state, with_secrets)
             except FieldError as error:
                 yield LeftOut(row.job_name, str(error))

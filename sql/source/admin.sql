@@ -148,6 +148,13 @@ FROM JobRuns
 WHERE ScheduledFor > before(:now, :since_seconds) AND Namespace = :namespace
 GROUP BY State;
 
+-- name: seal_job
+-- returns: Version
+-- Zero rows: the job is gone, or not at this version.
+UPDATE Jobs SET Args = :args, Kwargs = :kwargs, Version = Version + 1, UpdatedAt = :now
+WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version
+RETURNING Version;
+
 -- name: pause_job
 -- returns: Version
 -- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.

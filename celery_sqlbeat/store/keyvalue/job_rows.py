@@ -17,6 +17,7 @@ from celery_sqlbeat.model import (
     PauseJob,
     QuarantineJob,
     ResumeJob,
+    SealJob,
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, CLAIMED, DLQ, JOB_DELETED, RETRY, RUNNING, SCHEDULED
@@ -176,6 +177,8 @@ def _definition(draft: JobDraft) -> Row:
 def _changes(write: JobChange, row: Row) -> Row:
     if isinstance(write, PauseJob):
         return {"enabled": 0, "disabled_reason": write.reason}
+    if isinstance(write, SealJob):
+        return {"args": write.args, "kwargs": write.kwargs}
     if isinstance(write, DeleteJob):
         return {"delete_requested": 1, "enabled": 0, "disabled_reason": DELETED}
     if isinstance(write, ResumeJob):

@@ -27,6 +27,7 @@ from celery_sqlbeat.model import (
     ResumeJob,
     RunningJob,
     RunRecord,
+    SealJob,
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
@@ -218,6 +219,8 @@ def _block(write: JobChange) -> tuple[str, dict[str, object]]:
         return "pause_job", {"reason": write.reason, "version": write.version or ANY_VERSION}
     if isinstance(write, DeleteJob):
         return "request_delete", {"version": write.version or ANY_VERSION}
+    if isinstance(write, SealJob):
+        return "seal_job", {"version": write.version, "args": write.args, "kwargs": write.kwargs}
     facts: dict[str, object] = {"version": write.version, "fence": -1 if write.fence is None else write.fence}
     if isinstance(write, ResumeJob):
         return "resume_job", {**facts, "next_run_time": write.next_run_time, "finished": int(write.finished)}

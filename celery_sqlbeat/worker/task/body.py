@@ -16,7 +16,14 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_sqlbeat.celery_bridge.tasks import Report, attempt_failed, hide_from_monitors, report_raised, wrap_bodies
+from celery_sqlbeat.celery_bridge.tasks import (
+    Report,
+    attempt_failed,
+    hide_from_monitors,
+    keep_hidden,
+    report_raised,
+    wrap_bodies,
+)
 from celery_sqlbeat.errors import MaxRuntimeExceeded
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.stops import TaskOverdue
@@ -56,6 +63,7 @@ def _watched(original: Callable[..., Any], request_of: Callable[[Any], Any], is_
         if not flags.is_begun(request) or getattr(request, _ENTERED, False):
             return original(*args, **kwargs)
         setattr(request, _ENTERED, True)
+        keep_hidden(request)
         entered = flags.enter(request)
         try:
             if not flags.is_safe(request):

@@ -230,6 +230,21 @@ WHERE ScheduledFor > DATEADD(
 ) AND Namespace = @namespace
 GROUP BY State;
 
+-- name: seal_job
+-- parameters: args text, kwargs text, namespace text(100), job_name text(200), version bigint
+-- returns: Version bigint
+-- Zero rows: the job is gone, or not at this version.
+DECLARE @args nvarchar(max) = ?, @kwargs nvarchar(max) = ?, @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?,
+    @version bigint = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+DECLARE @changed TABLE (Version bigint NOT NULL);
+
+UPDATE dbo.Jobs SET Args = @args, Kwargs = @kwargs, Version = Version + 1, UpdatedAt = @now
+OUTPUT inserted.Version INTO @changed (Version)
+WHERE Namespace = @namespace AND JobName = @job_name AND Version = @version;
+
+SELECT Version FROM @changed;
+
 -- name: pause_job
 -- parameters: reason text(400), namespace text(100), job_name text(200), version bigint
 -- returns: Version bigint

@@ -218,6 +218,16 @@ FROM JobRuns
 WHERE ScheduledFor > CAST(@now AS datetime(6)) - INTERVAL %(since_seconds)s SECOND AND Namespace = %(namespace)s
 GROUP BY State;
 
+-- name: seal_job
+-- parameters: args text, kwargs text, namespace text(100), job_name text(200), version bigint
+-- returns: Version bigint
+-- Zero rows: the job is gone, or not at this version.
+SET @now = utc_timestamp(6);
+UPDATE Jobs SET Args = %(args)s, Kwargs = %(kwargs)s, Version = Version + 1, UpdatedAt = CAST(@now AS datetime(6))
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND Version = %(version)s;
+
+SELECT Version FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND row_count() > 0;
+
 -- name: pause_job
 -- parameters: reason text(400), namespace text(100), job_name text(200), version bigint
 -- returns: Version bigint

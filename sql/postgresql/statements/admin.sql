@@ -175,6 +175,14 @@ FROM JobRuns
 WHERE ScheduledFor > statement_timestamp() - $1 * interval '1 second' AND Namespace = $2
 GROUP BY State;
 
+-- name: seal_job
+-- parameters: $1 args text, $2 kwargs text, $3 namespace text(100), $4 job_name text(200), $5 version bigint
+-- returns: Version bigint
+-- Zero rows: the job is gone, or not at this version.
+UPDATE Jobs SET Args = $1, Kwargs = $2, Version = Version + 1, UpdatedAt = statement_timestamp()
+WHERE Namespace = $3 AND JobName = $4 AND Version = $5
+RETURNING Version;
+
 -- name: pause_job
 -- parameters: $1 reason text(400), $2 namespace text(100), $3 job_name text(200), $4 version bigint
 -- returns: Version bigint

@@ -60,6 +60,12 @@ WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version
 
 SELECT Version FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AND row_count() > 0;
 
+-- name: seal_job
+UPDATE Jobs SET Args = :args, Kwargs = :kwargs, Version = Version + 1, UpdatedAt = :now
+WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version;
+
+SELECT Version FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AND row_count() > 0;
+
 -- name: pause_job
 UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Version + 1, UpdatedAt = :now
 WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 1 AND (:version = 0 OR Version = :version);

@@ -171,6 +171,15 @@ FROM JobRuns
 WHERE ScheduledFor > after(?1, -?2) AND Namespace = ?3
 GROUP BY State;
 
+-- name: seal_job
+-- parameters: ?1 args text, ?2 kwargs text, ?3 now instant, ?4 namespace text(100), ?5 job_name text(200),
+--   ?6 version bigint
+-- returns: Version bigint
+-- Zero rows: the job is gone, or not at this version.
+UPDATE Jobs SET Args = ?1, Kwargs = ?2, Version = Version + 1, UpdatedAt = ?3
+WHERE Namespace = ?4 AND JobName = ?5 AND Version = ?6
+RETURNING Version;
+
 -- name: pause_job
 -- parameters: ?1 reason text(400), ?2 now instant, ?3 namespace text(100), ?4 job_name text(200), ?5 version bigint
 -- returns: Version bigint

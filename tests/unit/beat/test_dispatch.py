@@ -22,6 +22,7 @@ from celery_sqlbeat.publish.publisher import Published, Refused, Sending
 from celery_sqlbeat.publish.sender import Sent
 from celery_sqlbeat.store.records import EVERY_SHARE, Guard, Recorded, Release
 from tests.support.claims import claim
+from tests.support.stock import untyped
 
 
 def due_row(job_id: str) -> Any:
@@ -79,7 +80,7 @@ class House:
     def __call__(self, due: DueBatch) -> Plan:
         self.planned.append([row.job_id for row in due.jobs])
         claims, self.waiting = self.waiting, []
-        return Plan(claims, [], [], [], [])
+        return Plan(claims, [], [], [], [], [])
 
     def claim(self, due: DueBatch, plan: Plan, beat: str, dispatch_seconds: float) -> Claimed:
         taken = {row.job_id for row in due.jobs} - self.kept_locked
@@ -515,3 +516,27 @@ def test_locked_rows_that_fill_a_batch_do_not_hide_what_is_due_after_them() -> N
     assert {row.job_id for row in house.rows} == house.kept_locked
     house.dispatcher.fire()
     assert house.read[-1][1] == set(), "the next look tries them again"
+
+
+def test_jobs_whose_arguments_this_beat_cannot_open_hide_none_that_are_due_after_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House()
+    ids = crowd(house, 701)
+    locked = set(ids[:700])
+    house.kept_locked = locked
+    plan, claim_them = house.dispatcher._plan, house.claim
+
+    def claim_none_of_them(*asked: Any) -> Claimed:
+        return claim_them(*asked)._replace(missed=set())  # nothing was planned of them, so nothing was missed
+
+    untyped(house).claim = claim_none_of_them
+    house.dispatcher._plan = lambda due: plan(due)._replace(locked=[row for row in due.jobs if row.job_id in locked])
+    for _ in range(2):
+        house.dispatcher.fire()
+    assert {row.job_id for row in house.rows} == locked, "the one after them was claimed, and they stay as they are"
+    (told,) = [record.getMessage() for record in caplog.records if "no key" in record.getMessage()]
+    assert f"500 due jobs wait, as {ids[0]}" in told and "sqlbeat_payload_key" in told
+    house.time = 601.0
+    house.dispatcher.fire()
+    assert sum("no key" in record.getMessage() for record in caplog.records) == 2, "it is told again, but rarely"

@@ -7,11 +7,14 @@ import pytest
 
 from celery_sqlbeat.beat.deadlines import ReclaimGuard
 from celery_sqlbeat.beat.reclaim import Reclaimer
+from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.model import HeldLease
+from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
 from celery_sqlbeat.store.records import Expired, Guard, Recorded, Release
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
+RULES = Rules(Policies(), "UTC", 120.0, 3)
 PATIENCE, DISPATCH = 45.0, 15.0
 
 
@@ -28,7 +31,7 @@ class House:
         self.taken: list[str] = []
         self.reclaim_guard = ReclaimGuard(PATIENCE, DISPATCH, 120.0, self.clock)
         me: Any = self
-        self.reclaimer = Reclaimer(me, me, me, me, self.reclaim_guard, 5, 15.0, 500, self.clock)
+        self.reclaimer = Reclaimer(me, me, me, me, RULES, self.reclaim_guard, 5, 15.0, 500, self.clock)
 
     def clock(self) -> float:
         return self.time

@@ -1,6 +1,5 @@
 """What could never be published is found in the call itself, and nothing else is taken for it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from celery import Celery, Task
 
 from celery_sqlbeat.celery_bridge.call_check import check_call
 from celery_sqlbeat.errors import FieldError
+from celery_sqlbeat.model.definition import Call
 
 
 class Adds(Task[Any, Any]):
@@ -37,7 +37,7 @@ def app() -> Celery:
 
 
 def snapshot(app: Celery, task: str, *args: Any, with_arguments: bool = True, **options: Any) -> None:
-    check_call(app, SimpleNamespace(task_name=task, args=list(args), kwargs={}, options=options), with_arguments)
+    check_call(app, Call(task, list(args), {}, options), with_arguments)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_the_defaults_are_those_of_the_contract_and_pass_their_own_checks() -> N
         "policies": None,
         "allowed_tasks": ("*",),
         "max_payload": 262_144,
+        "payload_key": None,
         "create_tables": None,
         "redis_replicas": 0,
     }
@@ -81,6 +82,7 @@ def test_every_setting_can_be_given_by_the_environment() -> None:
         "SQLBEAT_POLICIES": '{"payroll*": {"overlap": "allow"}}',
         "SQLBEAT_ALLOWED_TASKS": "billing.*, report",
         "SQLBEAT_MAX_PAYLOAD": "1000",
+        "SQLBEAT_PAYLOAD_KEY": "file:/run/secrets/payload-key",
         "SQLBEAT_CREATE_TABLES": "off",
         "SQLBEAT_REDIS_REPLICAS": "1",
     }
