@@ -83,8 +83,8 @@ class Planner:
                 repairs.append(self._repair(row))
             except Exception as error:
                 if not isinstance(error, PayloadLocked) and _reason(error) != row.quarantine:
-                    job_id, name, fence, reason = _quarantine(row, error)
-                    quarantines.append(QuarantineJob(name, job_id, fence, reason))
+                    job_id, name, fence, version, reason = _quarantine(row, error)
+                    quarantines.append(QuarantineJob(name, job_id, fence, version, reason))
         return repairs, quarantines
 
     def makes_room(self, run: ReplaceableRun) -> tuple[bool, datetime | None]:
@@ -238,17 +238,19 @@ class Planner:
         if row.schedule == CODE_SCHEDULE and row.code_key is not None:
             # A beat that has the entry asks it at the claim, and postpones it until it is due.
             due = row.now if row.next_run_time is None else instant("NextRunTime", row.next_run_time)
-            return RepairJob(row.job_name, row.job_id, row.fence, due, retry_at)
+            return RepairJob(row.job_name, row.job_id, row.fence, row.version, due, retry_at)
         definition = self._definition(row)
         if row.last_run_time is not None:
             instant("LastRunTime", row.last_run_time)
         if row.next_run_time is not None:
-            return RepairJob(row.job_name, row.job_id, row.fence, instant("NextRunTime", row.next_run_time), retry_at)
+            return RepairJob(
+                row.job_name, row.job_id, row.fence, row.version, instant("NextRunTime", row.next_run_time), retry_at
+            )
         start = None if row.start_at is None else instant("StartAt", row.start_at)
         first = definition.timeline.first_slot(row.now, start, row.job_id)
         if first is None:
             raise FieldError("Schedule", row.schedule, "this never comes; write another one, or disable the job")
-        return RepairJob(row.job_name, row.job_id, row.fence, first, retry_at)
+        return RepairJob(row.job_name, row.job_id, row.fence, row.version, first, retry_at)
 
 
 def _replace_at(job: DueJob, definition: Definition, slot: Slot) -> datetime | None:
@@ -291,7 +293,7 @@ def _unknown_seconds(job: DueJob, prior: Attempt) -> float | None:
 def _quarantine(row: DueJob | JobRecord, error: Exception) -> Quarantine:
     if not isinstance(error, FieldError):  # ours, not the row's: its traceback goes to the log
         events.fault_caught(doing="plan a row", error=error)
-    return Quarantine(row.job_id, row.job_name, row.fence, _reason(error))
+    return Quarantine(row.job_id, row.job_name, row.fence, row.version, _reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -84,13 +84,15 @@ class Housekeeping:
         repairs, quarantines = self._planner.repairs(rows)
         result = self._store.write_jobs([*repairs, *quarantines])
         refused = [
-            QuarantineJob(row.job_name, row.job_id, row.fence, result.refused[row.job_name])
+            QuarantineJob(row.job_name, row.job_id, row.fence, row.version, result.refused[row.job_name])
             for row in rows
             if row.job_name in result.refused and row.quarantine != result.refused[row.job_name]
         ]
+        done = result.done | self._store.write_jobs(refused).done
         for quarantine in (*quarantines, *refused):
-            events.job_quarantined(job_name=quarantine.job_name, reason=quarantine.reason)
-        return len(result.done) + len(self._store.write_jobs(refused).done)
+            if quarantine.job_name in done:
+                events.job_quarantined(job_name=quarantine.job_name, reason=quarantine.reason)
+        return len(done)
 
 
 class CleanUp:

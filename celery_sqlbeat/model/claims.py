@@ -124,6 +124,7 @@ class Quarantine(NamedTuple):
     job_id: str
     job_name: str
     fence: int
+    version: int
     reason: str
 
 

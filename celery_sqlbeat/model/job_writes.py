@@ -116,12 +116,13 @@ class DeleteJob:
 class RepairJob:
     """Write a job's instants in the store's form, and end its quarantine.
 
-    It expects a job that no run holds, at this fence.
+    It expects a job that no run holds, at this fence and version.
     """
 
     job_name: str
     job_id: str
     fence: int
+    version: int
     next_run_time: datetime | None
     retry_at: datetime | None
 
@@ -133,6 +134,7 @@ class QuarantineJob:
     job_name: str
     job_id: str
     fence: int
+    version: int
     reason: str
 
 

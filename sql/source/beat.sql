@@ -243,14 +243,16 @@ WHERE
 RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
--- rows: job_id, fence, reason text(1000)
+-- rows: job_id, fence, version, reason text(1000)
 -- returns: Id
--- A missing row: the job was claimed meanwhile, so it is not that bad.
+-- A missing row: the job was claimed or changed meanwhile.
 WITH p AS (:rows)
 
 UPDATE Jobs SET Quarantine = p.reason
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND same(Jobs.Version, p.version)
+    AND Jobs.LockedBy IS NULL
 RETURNING Id;
 
 -- name: read_claims
@@ -537,7 +539,7 @@ ORDER BY Id
 LIMIT :page_size;
 
 -- name: repair_rows
--- rows: job_id, fence, next_run_time, retry_at
+-- rows: job_id, fence, version, next_run_time, retry_at
 -- returns: Id
 -- Fills in or normalises the instants of rows that read_rows_needing_repair found, and ends their quarantine.
 WITH p AS (:rows)
@@ -547,7 +549,9 @@ UPDATE Jobs SET
     RetryAt = p.retry_at,
     Quarantine = NULL
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND same(Jobs.Version, p.version)
+    AND Jobs.LockedBy IS NULL
 RETURNING Id;
 
 -- name: delete_requested

@@ -408,8 +408,8 @@ def test_deletions_and_mends_pass_by_a_row_that_is_locked(world: World, place: P
     holder = run_lease(place, locked)
     began = time.monotonic()
     assert world.beat.delete_requested([str(each) for each in ids.values()]).done == {str(ids[free])}
-    assert world.beat.repair_rows([RepairJob(locked, str(ids[locked]), 0, NOON, None)]).done == set()
-    assert world.beat.repair_rows([], [Quarantine(str(ids[locked]), locked, 0, "odd")]).done == set()
+    assert world.beat.repair_rows([RepairJob(locked, str(ids[locked]), 0, 1, NOON, None)]).done == set()
+    assert world.beat.repair_rows([], [Quarantine(str(ids[locked]), locked, 0, 1, "odd")]).done == set()
     assert time.monotonic() - began < 1.0
     holder.rollback()
     holder.close()

@@ -124,7 +124,7 @@ def test_instants_out_of_bounds_are_refused_by_their_rows_alone(world: World) ->
     beyond = datetime(9999, 12, 31, tzinfo=timezone.utc)
     rows = world.beat.rows_needing_repair(10)
     mends = [
-        RepairJob(row.job_name, row.job_id, row.fence, beyond if row.job_name == names[0] else NOON, None)
+        RepairJob(row.job_name, row.job_id, row.fence, row.version, beyond if row.job_name == names[0] else NOON, None)
         for row in rows
     ]
     written = world.beat.repair_rows(mends)

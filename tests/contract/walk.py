@@ -259,8 +259,12 @@ class Walk(Sides):
             if job.delete_requested:
                 return DeleteIdleJob(name, job.job_id)
             if sets_aside:
-                return QuarantineJob(name, job.job_id, job.fence, "wrong")
-            return RepairJob(name, job.job_id, job.fence, at, None) if job.quarantine or not job.next_run_time else None
+                return QuarantineJob(name, job.job_id, job.fence, job.version, "wrong")
+            return (
+                RepairJob(name, job.job_id, job.fence, job.version, at, None)
+                if job.quarantine or not job.next_run_time
+                else None
+            )
 
         self.write(repair, "a repair")
 

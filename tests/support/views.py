@@ -155,7 +155,7 @@ class BeatView:
     ) -> JobWriteResult:
         """Write repairs and quarantines; the result is by job id."""
         writes: list[JobWrite] = [replace(repair, job_name=repair.job_id) for repair in repairs]
-        writes += [QuarantineJob(row.job_id, row.job_id, row.fence, row.reason) for row in quarantines]
+        writes += [QuarantineJob(row.job_id, row.job_id, row.fence, row.version, row.reason) for row in quarantines]
         return self.store.write_jobs(writes)
 
     def delete_requested(self, job_ids: Iterable[str]) -> JobWriteResult:

@@ -84,7 +84,7 @@ def write_part(view: View, part: PlannedJob, beat: str, dispatch_seconds: float)
     """Claim, advance or set aside one job; None where it is not as it was read."""
     job_id = part.job.job_id
     job = view.row(JOB, job_id)
-    if job is None or job["fence"] != part.job.fence or job.get("locked_by") is not None:
+    if job is None or not is_free_at(job, part.job.fence, part.job.version):
         return None
     if part.quarantine is not None:
         job["quarantine"] = part.quarantine.reason
@@ -112,11 +112,15 @@ def write_part(view: View, part: PlannedJob, beat: str, dispatch_seconds: float)
     return MovedJob(claim, gaps, is_advanced=part.advance is not None)
 
 
+def is_free_at(job: Row, fence: int, version: int) -> bool:
+    """Return whether no run holds a job, and none began nor was it changed since it was so."""
+    return bool(job["fence"] == fence and job["version"] == version) and job.get("locked_by") is None
+
+
 def _is_as_read(view: View, job: Row, part: PlannedJob) -> bool:
     read = part.job
     return (
-        job["version"] == read.version
-        and job.get("quarantine") is None
+        job.get("quarantine") is None
         and (bool(job.get("enabled")) or job.get("disabled_reason") == FINISHED)
         and job.get("next_run_time") == kept(read.next_run_time)
         and job.get("retry_at") == kept(read.retry_at)

@@ -21,7 +21,7 @@ from celery_sqlbeat.model import (
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, CLAIMED, DLQ, JOB_DELETED, RETRY, RUNNING, SCHEDULED
-from celery_sqlbeat.store.keyvalue.claim_rows import gap_row
+from celery_sqlbeat.store.keyvalue.claim_rows import gap_row, is_free_at
 from celery_sqlbeat.store.keyvalue.rows import Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
     JOB,
@@ -99,7 +99,7 @@ def keep_up(view: View, write: JobUpkeep) -> bool:
         if not row.get("delete_requested") or not is_free(view, write.job_id, row):
             return False
         delete(view, write.job_id, row)
-    elif row["fence"] != write.fence or row.get("locked_by") is not None:
+    elif not is_free_at(row, write.fence, write.version):
         return False
     elif isinstance(write, QuarantineJob):
         row["quarantine"] = write.reason

@@ -53,7 +53,7 @@ def write_plan(session: Session, due: DueBatch, plan: Plan, beat: str, dispatch_
     advances = [(*_expected(*seen[a.job_id]), a.next_slot) for a in plan.advances]
     new = [_new_run(c) for c in plan.claims if not c.slot.same_run]
     again = [_reopened_run(c) for c in plan.claims if c.slot.same_run]
-    aside = [(q.job_id, q.fence, q.reason) for q in plan.quarantines]
+    aside = [(q.job_id, q.fence, q.version, q.reason) for q in plan.quarantines]
     claim = {"beat": beat, "dispatch_seconds": dispatch_seconds}
     won, advanced, quarantined, *_ = _write(
         session,

@@ -86,8 +86,8 @@ class Claims(Part):
                 # What is claimed by now goes out; the rest stays due.
 
         def quarantine(job: DueJob, why: RowRefused) -> None:
-            row = Quarantine(job.job_id, job.job_name, job.fence, refusal(str(why)))
-            write = QuarantineJob(row.job_name, row.job_id, row.fence, row.reason)
+            row = Quarantine(job.job_id, job.job_name, job.fence, job.version, refusal(str(why)))
+            write = QuarantineJob(row.job_name, row.job_id, row.fence, row.version, row.reason)
             if write_upkeep(self.database, self.namespace, [write]).done:
                 whole.quarantines.append(row)
             else:

@@ -13,8 +13,8 @@ from celery_sqlbeat.store.sql.session import Row
 
 def write_upkeep(database: Database, namespace: str, writes: Sequence[JobUpkeep]) -> JobWriteResult:
     """Write each of these, unless its row has changed meanwhile or somebody keeps it locked."""
-    repairs = [(w.job_id, w.fence, w.next_run_time, w.retry_at) for w in writes if isinstance(w, RepairJob)]
-    quarantines = [(w.job_id, w.fence, w.reason) for w in writes if isinstance(w, QuarantineJob)]
+    repairs = [(w.job_id, w.fence, w.version, w.next_run_time, w.retry_at) for w in writes if isinstance(w, RepairJob)]
+    quarantines = [(w.job_id, w.fence, w.version, w.reason) for w in writes if isinstance(w, QuarantineJob)]
     deletions = [(w.job_id,) for w in writes if isinstance(w, DeleteIdleJob)]
     done: set[str] = set()
     refused: dict[str, str] = {}

@@ -158,6 +158,14 @@ class ClaimContract(Contract):
         assert (claimed.quarantines, claimed.missed) == ([], {world.job(name).job_id})
         assert world.job(name).quarantine is None
 
+    def test_a_job_that_was_corrected_since_it_was_read_is_not_quarantined(self, world: World) -> None:
+        name = world.add(args="nonsense")
+        due = world.store.due(10)
+        world.change(name, args=None)
+        claimed = world.store.claim(due, world.planner(due), "beat-1", DISPATCH)
+        assert (claimed.quarantines, claimed.missed) == ([], {world.job(name).job_id})
+        assert world.claim_one().job_name == name
+
     def test_the_message_gets_what_the_job_says(self, world: World) -> None:
         world.add(args='[1, "ü"]', kwargs='{"a": null}', options='{"queue": "q"}', lock_timeout_minutes=7)
         claim = world.claim_one()

@@ -16,7 +16,7 @@ class UpkeepContract(Contract):
         world.add(next_run_time=world.noon + HOUR)
         assert needing(world) == [name]
         job = world.job(name)
-        assert world.write(RepairJob(name, job.job_id, job.fence, world.noon + MINUTE, None)) == {name}
+        assert world.write(RepairJob(name, job.job_id, job.fence, job.version, world.noon + MINUTE, None)) == {name}
         assert world.job(name).next_run_time == world.noon + MINUTE
         assert needing(world) == []
 
@@ -29,13 +29,13 @@ class UpkeepContract(Contract):
         world.claim()
         assert needing(world) == [name]
         job = world.job(name)
-        assert world.write(RepairJob(name, job.job_id, job.fence, job.next_run_time, None)) == {name}
+        assert world.write(RepairJob(name, job.job_id, job.fence, job.version, job.next_run_time, None)) == {name}
         assert world.job(name).quarantine is None
 
     def test_a_job_can_be_set_aside_with_a_reason(self, world: World) -> None:
         name = world.add()
         job = world.job(name)
-        assert world.write(QuarantineJob(name, job.job_id, job.fence, "Args = x: no")) == {name}
+        assert world.write(QuarantineJob(name, job.job_id, job.fence, job.version, "Args = x: no")) == {name}
         assert world.job(name).quarantine == "Args = x: no"
         assert world.claim().jobs_read == 0
 
@@ -44,17 +44,26 @@ class UpkeepContract(Contract):
         job = world.job(name)
         world.claim_one()
         before = world.job(name)
-        repair = RepairJob(name, job.job_id, job.fence, world.noon + HOUR, None)
+        repair = RepairJob(name, job.job_id, job.fence, job.version, world.noon + HOUR, None)
         assert world.write(repair) == set()
-        assert world.write(QuarantineJob(name, job.job_id, job.fence, "x")) == set()
+        assert world.write(QuarantineJob(name, job.job_id, job.fence, job.version, "x")) == set()
         assert world.job(name)[:-1] == before[:-1]
+
+    def test_upkeep_leaves_a_job_alone_that_was_changed_meanwhile(self, world: World) -> None:
+        """The reason to set it aside may be gone, and its next run another one."""
+        name = world.add(args="nonsense")
+        job = world.job(name)
+        world.change(name, args=None, next_run_time=world.noon + HOUR)
+        assert world.write(QuarantineJob(name, job.job_id, job.fence, job.version, "Args = nonsense: no")) == set()
+        assert world.write(RepairJob(name, job.job_id, job.fence, job.version, world.noon, None)) == set()
+        assert (world.job(name).quarantine, world.job(name).next_run_time) == (None, world.noon + HOUR)
 
     def test_upkeep_of_a_job_that_is_gone_writes_nothing(self, world: World) -> None:
         name = world.add()
         job = world.job(name)
         world.write(DeleteJob(name))
-        assert world.write(RepairJob(name, job.job_id, job.fence, world.noon, None)) == set()
-        assert world.write(QuarantineJob(name, job.job_id, job.fence, "x")) == set()
+        assert world.write(RepairJob(name, job.job_id, job.fence, job.version, world.noon, None)) == set()
+        assert world.write(QuarantineJob(name, job.job_id, job.fence, job.version, "x")) == set()
 
     def test_jobs_that_wait_for_their_deletion_are_found(self, world: World) -> None:
         name = world.add()

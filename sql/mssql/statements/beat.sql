@@ -446,9 +446,9 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT Id FROM @advanced;
 
 -- name: quarantine_jobs
--- rows: job_id id, fence bigint, reason text(1000)
+-- rows: job_id id, fence bigint, version bigint, reason text(1000)
 -- returns: Id id
--- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+-- A missing row: the job was claimed or changed meanwhile; or somebody keeps its row locked.
 DECLARE @rows nvarchar(max) = ?;
 DECLARE @changed TABLE (Id uniqueidentifier NOT NULL);
 
@@ -458,10 +458,11 @@ OUTPUT inserted.Id INTO @changed (Id)
 FROM OPENJSON(@rows) WITH (
     job_id uniqueidentifier '$[0]',
     fence bigint '$[1]',
-    reason nvarchar(1000) '$[2]'
+    version bigint '$[2]',
+    reason nvarchar(1000) '$[3]'
 ) AS p
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;
@@ -895,7 +896,7 @@ WHERE
 ORDER BY CONVERT(char(36), j.Id) COLLATE Latin1_General_BIN2;
 
 -- name: repair_rows
--- rows: job_id id, fence bigint, next_run_time instant, retry_at instant
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant
 -- returns: Id id
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
 DECLARE @rows nvarchar(max) = ?;
@@ -910,11 +911,12 @@ OUTPUT inserted.Id INTO @changed (Id)
 FROM OPENJSON(@rows) WITH (
     job_id uniqueidentifier '$[0]',
     fence bigint '$[1]',
-    next_run_time datetime2(6) '$[2]',
-    retry_at datetime2(6) '$[3]'
+    version bigint '$[2]',
+    next_run_time datetime2(6) '$[3]',
+    retry_at datetime2(6) '$[4]'
 ) AS p
 INNER JOIN dbo.Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT Id FROM @changed;

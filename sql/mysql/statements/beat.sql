@@ -413,9 +413,9 @@ SET
 SELECT w.Id FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w;
 
 -- name: quarantine_jobs
--- rows: job_id id, fence bigint, reason text(1000)
+-- rows: job_id id, fence bigint, version bigint, reason text(1000)
 -- returns: Id id
--- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+-- A missing row: the job was claimed or changed meanwhile; or somebody keeps its row locked.
 SET @rows = %(rows)s;
 SELECT json_arrayagg(json_array(j.Id, p.reason))
 INTO @won
@@ -423,11 +423,12 @@ FROM JSON_TABLE(
     @rows, '$[*]' COLUMNS (
         job_id char(36) PATH '$[0]' ERROR ON ERROR,
         fence bigint PATH '$[1]' ERROR ON ERROR,
-        reason mediumtext PATH '$[2]' ERROR ON ERROR
+        version bigint PATH '$[2]' ERROR ON ERROR,
+        reason mediumtext PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
 STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', Reason varchar(1000) PATH '$[1]')) AS w
@@ -780,7 +781,7 @@ ORDER BY Id
 LIMIT %(page_size)s;
 
 -- name: repair_rows
--- rows: job_id id, fence bigint, next_run_time instant, retry_at instant
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant
 -- returns: Id id
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
 SET @rows = %(rows)s;
@@ -790,12 +791,13 @@ FROM JSON_TABLE(
     @rows, '$[*]' COLUMNS (
         job_id char(36) PATH '$[0]' ERROR ON ERROR,
         fence bigint PATH '$[1]' ERROR ON ERROR,
-        next_run_time datetime(6) PATH '$[2]' ERROR ON ERROR,
-        retry_at datetime(6) PATH '$[3]' ERROR ON ERROR
+        version bigint PATH '$[2]' ERROR ON ERROR,
+        next_run_time datetime(6) PATH '$[3]' ERROR ON ERROR,
+        retry_at datetime(6) PATH '$[4]' ERROR ON ERROR
     )
 ) AS p
 STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE

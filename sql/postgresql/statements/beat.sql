@@ -320,16 +320,16 @@ WHERE Jobs.Id = ANY(ARRAY[free.Id]) AND Jobs.Fence = free.fence AND Jobs.LockedB
 RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
--- rows: $1 job_id id, $2 fence bigint, $3 reason text(1000)
+-- rows: $1 job_id id, $2 fence bigint, $3 version bigint, $4 reason text(1000)
 -- returns: Id id
--- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
-WITH p (job_id, fence, reason) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[])),
+-- A missing row: the job was claimed or changed meanwhile; or somebody keeps its row locked.
+WITH p (job_id, fence, version, reason) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[])),
 
 free AS MATERIALIZED (
     SELECT j.Id, p.fence, p.reason
     FROM p
     INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 
@@ -647,16 +647,16 @@ ORDER BY Id
 LIMIT $4;
 
 -- name: repair_rows
--- rows: $1 job_id id, $2 fence bigint, $3 next_run_time instant, $4 retry_at instant
+-- rows: $1 job_id id, $2 fence bigint, $3 version bigint, $4 next_run_time instant, $5 retry_at instant
 -- returns: Id id
 -- Fills in the instants of rows that read_rows_needing_repair found, and ends their quarantine. Passes locked rows by.
-WITH p (job_id, fence, next_run_time, retry_at) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[])),
+WITH p (job_id, fence, version, next_run_time, retry_at) AS (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::timestamptz[])),
 
 free AS MATERIALIZED (
     SELECT j.Id, p.fence, p.next_run_time, p.retry_at
     FROM p
     INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id])
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 

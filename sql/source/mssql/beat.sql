@@ -231,13 +231,13 @@ OUTPUT inserted.:returns INTO @advanced
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: quarantine_jobs
--- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+-- A missing row: the job was claimed or changed meanwhile; or somebody keeps its row locked.
 UPDATE j
 SET Quarantine = p.reason
 OUTPUT inserted.:returns INTO @changed
 FROM p
 INNER JOIN Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: mark_published
@@ -560,7 +560,7 @@ SET
 OUTPUT inserted.:returns INTO @changed
 FROM p
 INNER JOIN Jobs AS j WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: delete_requested

@@ -184,12 +184,12 @@ SET
 SELECT w.Id FROM JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]')) AS w;
 
 -- name: quarantine_jobs
--- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+-- A missing row: the job was claimed or changed meanwhile; or somebody keeps its row locked.
 SELECT json_arrayagg(json_array(j.Id, p.reason))
 INTO @won
 FROM p
 STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE JSON_TABLE(@won, '$[*]' COLUMNS (Id char(36) PATH '$[0]', Reason varchar(1000) PATH '$[1]')) AS w
@@ -426,7 +426,7 @@ SELECT json_arrayagg(json_array(j.Id, p.next_run_time, p.retry_at))
 INTO @won
 FROM p
 STRAIGHT_JOIN Jobs AS j ON j.Id = p.job_id
-WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
 FOR UPDATE SKIP LOCKED;
 
 UPDATE

@@ -116,14 +116,14 @@ WHERE Jobs.Id = key(free.Id) AND Jobs.Fence = free.fence AND Jobs.LockedBy IS NU
 RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
--- A missing row: the job was claimed meanwhile, so it is not that bad; or somebody keeps its row locked.
+-- A missing row: the job was claimed or changed meanwhile; or somebody keeps its row locked.
 WITH p AS (:rows),
 
 free AS MATERIALIZED (
     SELECT j.Id, p.fence, p.reason
     FROM p
     INNER JOIN Jobs AS j ON j.Id = key(p.job_id)
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 
@@ -361,7 +361,7 @@ free AS MATERIALIZED (
     SELECT j.Id, p.fence, p.next_run_time, p.retry_at
     FROM p
     INNER JOIN Jobs AS j ON j.Id = key(p.job_id)
-    WHERE j.Fence = p.fence AND j.LockedBy IS NULL
+    WHERE j.Fence = p.fence AND j.Version = p.version AND j.LockedBy IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 

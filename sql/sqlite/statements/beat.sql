@@ -286,14 +286,16 @@ WHERE
 RETURNING Jobs.Id;
 
 -- name: quarantine_jobs
--- rows: job_id id, fence bigint, reason text(1000)
+-- rows: job_id id, fence bigint, version bigint, reason text(1000)
 -- returns: Id id
--- A missing row: the job was claimed meanwhile, so it is not that bad.
-WITH p (job_id, fence, reason) AS (:rows)
+-- A missing row: the job was claimed or changed meanwhile.
+WITH p (job_id, fence, version, reason) AS (:rows)
 
 UPDATE Jobs SET Quarantine = p.reason
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.Version IS p.version
+    AND Jobs.LockedBy IS NULL
 RETURNING Id;
 
 -- name: read_claims
@@ -597,17 +599,19 @@ ORDER BY Id
 LIMIT ?5;
 
 -- name: repair_rows
--- rows: job_id id, fence bigint, next_run_time instant, retry_at instant
+-- rows: job_id id, fence bigint, version bigint, next_run_time instant, retry_at instant
 -- returns: Id id
 -- Fills in or normalises the instants of rows that read_rows_needing_repair found, and ends their quarantine.
-WITH p (job_id, fence, next_run_time, retry_at) AS (:rows)
+WITH p (job_id, fence, version, next_run_time, retry_at) AS (:rows)
 
 UPDATE Jobs SET
     NextRunTime = p.next_run_time,
     RetryAt = p.retry_at,
     Quarantine = NULL
 FROM p
-WHERE Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.LockedBy IS NULL
+WHERE
+    Jobs.Id = p.job_id AND Jobs.Fence = p.fence AND Jobs.Version IS p.version
+    AND Jobs.LockedBy IS NULL
 RETURNING Id;
 
 -- name: delete_requested

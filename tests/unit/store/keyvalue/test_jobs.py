@@ -124,13 +124,15 @@ def test_jobs_are_listed_page_by_page_in_order_of_their_names(bench: Bench) -> N
 
 def test_jobs_that_were_set_aside_are_listed_and_repaired(bench: Bench) -> None:
     ids = {name: bench.add(name) for name in "abc"}
-    aside = [QuarantineJob(name, ids[name], 0, "nonsense") for name in "ca"]
-    assert bench.writer.write_jobs([*aside, QuarantineJob("b", ids["b"], 1, "x")]) == JobWriteResult({"a", "c"}, {"b"})
+    aside = [QuarantineJob(name, ids[name], 0, 1, "nonsense") for name in "ca"]
+    assert bench.writer.write_jobs([*aside, QuarantineJob("b", ids["b"], 1, 1, "x")]) == JobWriteResult(
+        {"a", "c"}, {"b"}
+    )
     assert list(bench.jobs.jobs(JobQuery(only_quarantined=True))) == ["a", "c"]
     assert list(bench.jobs.jobs(JobQuery(only_quarantined=True, after_name="a"))) == ["c"]
     rows = bench.jobs.jobs(JobQuery(needing_repair_of=""))
     assert [row.job_id for row in rows.values()] == sorted((ids["a"], ids["c"]))
-    assert bench.writer.write_jobs([RepairJob("a", ids["a"], 0, NOON + HOUR, None)]).done == {"a"}
+    assert bench.writer.write_jobs([RepairJob("a", ids["a"], 0, 1, NOON + HOUR, None)]).done == {"a"}
     assert list(bench.jobs.jobs(JobQuery(only_quarantined=True))) == ["c"]
     assert bench.jobs.jobs(JobQuery(names=["a"]))["a"].next_run_time == NOON + HOUR
 
