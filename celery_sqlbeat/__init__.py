@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from celery_sqlbeat.errors import DatabaseUnavailable, LeaseLost, LockNotAcquired, SqlbeatError, VersionConflict
+from celery_sqlbeat.errors import (
+    DatabaseUnavailable,
+    IdempotencyConflict,
+    LeaseLost,
+    LockNotAcquired,
+    SqlbeatError,
+    VersionConflict,
+)
 
 if TYPE_CHECKING:
     from celery_sqlbeat.api import Handle
@@ -13,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DatabaseUnavailable",
+    "IdempotencyConflict",
     "LeaseLost",
     "LockNotAcquired",
     "Scheduler",

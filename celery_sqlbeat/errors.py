@@ -217,6 +217,34 @@ class LockNotAcquired(SqlbeatError):
         return type(self), (self.key, self.holder, self.fence, self.held_seconds, self.left_seconds)
 
 
+class IdempotencyConflict(SqlbeatError):
+    """The idempotency key stands for a run of another task, or with other arguments."""
+
+    def __init__(self, key: str, task: str, run_id: str, first_task: str | None) -> None:
+        what = "other arguments" if first_task == task else f"task {first_task}"
+        super().__init__(
+            f"the idempotency key {_cut(key)!r} stands for run {run_id}, which was submitted with {what}; this call is "
+            f"for task {task}: give each call a key of its own, or the same task and arguments for the same key"
+        )
+        self.key, self.task, self.run_id, self.first_task = key, task, run_id, first_task
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.key, self.task, self.run_id, self.first_task)
+
+
+class RunNotEnded(SqlbeatError, TimeoutError):
+    """The run goes on, or waits, for longer than the caller would wait for its end."""
+
+    def __init__(self, run_id: str, state: str, seconds: float) -> None:
+        super().__init__(
+            f"run {run_id} is {state} after {seconds:g} s: wait longer, or see celery -A app sqlbeat runs show {run_id}"
+        )
+        self.run_id, self.state, self.seconds = run_id, state, seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.run_id, self.state, self.seconds)
+
+
 class MaxRuntimeExceeded(SqlbeatError):
     """The body of a run took longer than the `max_runtime` of its job, and was stopped."""
 

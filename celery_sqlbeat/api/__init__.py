@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from celery_sqlbeat.api.explain import Explanation, explain_job
 from celery_sqlbeat.api.jobs import Jobs
 from celery_sqlbeat.api.leader import Leader
 from celery_sqlbeat.api.locks import Lock, Locks
+from celery_sqlbeat.api.one_offs import OneOffs, Progress
 from celery_sqlbeat.api.records import Job, Run
 from celery_sqlbeat.api.runs import Dead, Runs
 from celery_sqlbeat.api.status import Status, read_status
@@ -48,6 +49,7 @@ class Handle:
         self.runs = Runs(self.ready)
         self.dead = Dead(self.ready)
         self.locks = Locks(self.ready)
+        self._one_offs = OneOffs(app, self.ready, lambda: self.settings, lambda: self.rules)
 
     @property
     def settings(self) -> Settings:
@@ -85,6 +87,48 @@ class Handle:
         """Explain the last slots of a job, who holds it, and when it fires next."""
         return explain_job(self.app, self.ready(), self.settings, self.rules, name, slots)
 
+    def submit(
+        self,
+        task: str | Any,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        eta: datetime | str | None = None,
+        countdown: float | timedelta | None = None,
+        idempotency_key: str | None = None,
+        ttl: float | timedelta | None = None,
+        options: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        **policies: Any,
+    ) -> Run:
+        """Submit a one-off, now or for later: it is kept until its outcome is recorded.
+
+        With an `idempotency_key` the same call within `ttl` seconds (a day) returns the first run.
+        `options` are those of `apply_async`, such as queue and priority. `strict` refuses a task
+        that is not registered here.
+        """
+        return self._one_offs.submit(
+            {
+                "task": task,
+                "args": args,
+                "kwargs": kwargs,
+                "eta": eta,
+                "countdown": countdown,
+                "idempotency_key": idempotency_key,
+                "ttl": ttl,
+                "options": options,
+                "strict": strict,
+                **policies,
+            }
+        )
+
+    def submit_many(self, items: Iterable[Mapping[str, Any]], progress: Progress = lambda _: None) -> list[Run]:
+        """Submit many, each a mapping with the parameters of `submit`, batch by batch.
+
+        An item that cannot work is named by the error; nothing of its batch is written.
+        """
+        return self._one_offs.submit_many(items, progress)
+
     def lock(self, key: str, expiry: float | timedelta = 30, wait: float | timedelta = 0) -> Lock:
         """Return a lock over all processes of the namespace, for `with`.
 
@@ -115,6 +159,7 @@ class Handle:
 
     def close(self) -> None:
         """Close the connections; the next statement opens new ones."""
+        self._one_offs.close()
         store, self._store, self._is_ready = self._store, None, False
         if store is not None:
             store.close()

@@ -139,16 +139,14 @@ def job_spec(
     """Check a definition; raises a FieldError for the first field that cannot work."""
     job_name, own = _name("JobName", name, "a job"), given_policies(policies)
     try:
-        task, args, kwargs, options = unpack_signature(task, args, kwargs, options)
+        task_name, args, kwargs, options = task_parts(task, args, kwargs, options)
         text = JobText(
             job_name,
-            _name("TaskName", task, "a Celery task"),
+            task_name,
             _schedule(schedule),
             None,
             own.pop("timezone", None) or _zone(schedule),
-            _args(args),
-            _mapping("Kwargs", kwargs),
-            _mapping("Options", options, storable),
+            *call_text(args, kwargs, options),
             policies_text(own),
             None,
         )
@@ -156,6 +154,17 @@ def job_spec(
         is_hidden = rules.payload_key is not None or is_sensitive(job_name, policies_text(own), rules.policies)
         raise (error.hidden() if is_hidden else error) from None
     return JobSpec(text, read_definition(text, rules), instant("StartAt", start), flag("Enabled", enabled))
+
+
+def task_parts(task: object, args: object, kwargs: object, options: object) -> tuple[str, object, object, object]:
+    """Return the checked name of a task, and what it is called with, which is not checked yet."""
+    task, args, kwargs, options = unpack_signature(task, args, kwargs, options)
+    return _name("TaskName", task, "a Celery task"), args, kwargs, options
+
+
+def call_text(args: object, kwargs: object, options: object) -> tuple[str | None, str | None, str | None]:
+    """Return the JSON of a call, as the columns have it."""
+    return _args(args), _mapping("Kwargs", kwargs), _mapping("Options", options, storable)
 
 
 def draft_of(text: JobText, next_run_time: datetime | None, enabled: bool, start_at: datetime | None) -> JobDraft:

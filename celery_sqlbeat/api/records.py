@@ -13,6 +13,8 @@ from celery_sqlbeat.config.policy import Policies
 from celery_sqlbeat.config.redaction import HIDDEN
 from celery_sqlbeat.model import JobRecord, RunRecord
 from celery_sqlbeat.model.definition import DEFAULT_MINUTES, is_sensitive
+from celery_sqlbeat.model.lifecycle import OPEN, RETRY
+from celery_sqlbeat.model.one_offs import ONE_OFF
 
 R = TypeVar("R", "Job", "Run")
 
@@ -90,7 +92,8 @@ class Run:
 
     id: str
     """The run id, which is the id of the Celery task."""
-    job_name: str
+    job_name: str | None
+    """None for a one-off, which has no job."""
     kind: str
     scheduled_for: datetime
     last_slot: datetime | None
@@ -115,6 +118,15 @@ class Run:
     fence: int
     created_at: datetime
     job_id: str
+    task: str | None = None
+    """The task of a one-off; that of a job stands in its job."""
+    is_new: bool = False
+    """Whether the call that returned it has made it."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it has come to its end; a one-off that is tried again has not."""
+        return self.state not in OPEN or (self.kind != ONE_OFF and self.state == RETRY)
 
     @property
     def seconds(self) -> float | None:
@@ -151,9 +163,19 @@ def job_of(row: JobRecord, policies: Policies) -> Job:
     )
 
 
-def run_of(row: RunRecord) -> Run:
+def run_of(row: RunRecord, is_new: bool = False) -> Run:
     """Make the attempt that a row describes."""
-    return _record(Run, row, id=str(row.run_id), slots=row.slot_count, job_id=str(row.job_id))
+    is_one_off = row.kind == ONE_OFF
+    return _record(
+        Run,
+        row,
+        id=str(row.run_id),
+        job_name=None if is_one_off else row.job_name,
+        slots=row.slot_count,
+        job_id=str(row.job_id),
+        task=row.task_name,
+        is_new=is_new,
+    )
 
 
 def _record(kind: type[R], row: object, **own: Any) -> R:

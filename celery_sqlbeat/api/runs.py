@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from celery_sqlbeat.api.records import Run, run_of
+from celery_sqlbeat.api.waiting import wait_for_end
 from celery_sqlbeat.config.validation import NotAllowed, seconds, shown
 from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
@@ -46,16 +47,21 @@ class Runs:
         """Take a function that gives the store when it is first needed."""
         self._store = store
 
-    def list(self, job: str | None = None, *, state: str | None = None, limit: int | None = 100) -> RunList:
+    def list(
+        self, job: str | None = None, *, state: str | None = None, limit: int | None = 100, one_off: bool = False
+    ) -> RunList:
         """List the newest attempts, of one job or all, in one state or any; those of a job by slot.
 
-        Of a job that was deleted: those among the newest 10,000 of all.
+        Of a job that was deleted: those among the newest 10,000 of all. `one_off`: only one-offs.
         """
         most = how_many(limit)
         if state not in (None, *STATES):
             raise FieldError("state", shown(state), f"write one of {', '.join(sorted(STATES))}, or None for any")
-        if job is None and state is not None:
-            rows = self._rows_in(state)
+        if job is not None and one_off:
+            raise FieldError("one_off", one_off, f"a one-off has no job such as {shown(job)}: write one of them")
+        if job is None and (state is not None or one_off):
+            query = RunQuery(state=state, one_offs=one_off, page_size=PAGE if state is None else _SCAN)
+            rows = all_runs(self._store(), query)
         else:
             rows = self._rows(job, PAGE if most is None or state is not None else most)
         return [*map(run_of, itertools.islice((row for row in rows if state in (None, row.state)), most))]
@@ -65,8 +71,9 @@ class Runs:
         row = find_run(self._store(), run_id)
         return None if row is None else run_of(row)
 
-    def _rows_in(self, state: str) -> Iterator[RunRecord]:
-        return all_runs(self._store(), RunQuery(state=state, page_size=_SCAN))
+    def wait(self, run_id: str | uuid.UUID, timeout: float | timedelta) -> Run:
+        """Wait until a run has ended, and return it; RunNotEnded after so many seconds."""
+        return wait_for_end(self.get, run_id, timeout)
 
     def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
         admin, size = self._store(), max(1, min(PAGE, wanted))

@@ -1,28 +1,24 @@
-"""Register a beat as a node, and know which queues have workers with the extension."""
+"""Register a beat as a node beside the others."""
 
 import itertools
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from celery_sqlbeat import events
 from celery_sqlbeat.beat.evidence import Reading
+from celery_sqlbeat.beat.known_workers import KnownWorkers
 from celery_sqlbeat.celery_bridge.app import differ_for_certain
 from celery_sqlbeat.environment import THIS_MACHINE, Machine
 from celery_sqlbeat.errors import BrokerMismatch
 from celery_sqlbeat.model import Node, SeenNode, nodes
-from celery_sqlbeat.model.nodes import Queues, mark_in, names_in, nobody_has, read_queues
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.records import EVERY_SHARE
 
-_MOST_MARKS = 100  # of worker releases whose tasks are remembered
-_OUT_OF_ORDER = 1.0  # seconds by which the stamps of two simultaneous statements may be swapped
-_KNOWN_SECONDS = 10.0  # for which the list of nodes is kept; a new worker gets leased slots as soon
 
-
-class BeatMembership:
+class BeatMembership(KnownWorkers):
     """Knows one beat and the other nodes of its namespace."""
 
     def __init__(
@@ -36,20 +32,10 @@ class BeatMembership:
         broker: str | None = None,
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        self._store = store
-        self._memory = worker_memory
-        self._alive_seconds = alive_seconds
-        self._machine = machine
-        self._known: tuple[float, list[tuple[SeenNode, Queues]]] | None = None
-        self._beats: list[str] = []
-        """The names of the living beats."""
+        super().__init__(store, worker_memory, alive_seconds, machine)
         self.claimed = 0
         self._is_registered = False
         self._told: dict[str, Callable[[], object]] = {}
-        self._names: dict[str, frozenset[str] | None] = {}
-        """The tasks that workers know, by their mark."""
-        self._known_tasks: dict[tuple[str | None, str], bool] = {}
-        """Answers about queues and tasks, for as long as the list of nodes is kept."""
         host = socket.gethostname()
         # The random part tells a restarted beat from the one before, even with the same process id.
         name = f"beat@{host}/{os.getpid()}/{machine.ids.random_id()[:8]}"
@@ -116,66 +102,12 @@ class BeatMembership:
         """Note in the register that this beat has stopped in order."""
         self._store.heartbeat(self._node._replace(is_stopped=True))
 
-    def leases(self, queue: str | None) -> bool:
-        """Return whether a leasing worker consumes this queue, or did within `worker_memory`."""
-        return queue is not None and any(
-            queue in queues.consumed or queues.left.get(queue, self._memory) + _silent_seconds(node) < self._memory
-            for node, queues in self._workers()
-        )
-
-    def unleasable(self) -> frozenset[str]:
-        """Return the tasks whose leases workers cannot keep: they have their own strategies."""
-        return frozenset().union(*(nodes.unleasable(node.details) for node, _ in self._workers()))
-
-    def lacks(self, task_name: str) -> bool:
-        """Return whether some living worker is known not to know this task."""
-        self._workers()
-        key = (None, task_name)
-        if key not in self._known_tasks:
-            known = self._known_by(self._living())
-            self._known_tasks[key] = any(names is not None and task_name not in names for names in known)
-        return self._known_tasks[key]
-
-    def nobody_knows(self, queue: str | None, task_name: str) -> bool:
-        """Return whether living workers consume this queue, none of which knows this task."""
-        self._workers()
-        key = (queue, task_name)
-        if queue is not None and key not in self._known_tasks:
-            self._known_tasks[key] = nobody_has(task_name, self._known_by(self._living(queue)))
-        return self._known_tasks.get(key, False)
-
-    def somebody_knows(self, queue: str | None, task_name: str) -> bool:
-        """Return whether a living worker of this queue has told that it knows this task."""
-        if queue is None:
-            return False
-        return any(names is not None and task_name in names for names in self._known_by(self._living(queue)))
-
     def share(self) -> str:
         """Return the last digits of the ids of the jobs that this beat is to claim first."""
         self._workers()
-        beats = sorted({self.name, *self._beats})
+        beats = sorted({self.name, *(node.node_id for node in self._beats)})
         place, digits = beats.index(self.name), len(EVERY_SHARE)
         return EVERY_SHARE[place % digits :: min(len(beats), digits)]
-
-    def _living(self, queue: str | None = None) -> list[SeenNode]:
-        """Return the living workers, of this queue or of any."""
-        return [
-            node
-            for node, queues in self._workers()
-            if self._is_alive(node) and (queue is None or queue in queues.consumed)
-        ]
-
-    def _known_by(self, nodes: Sequence[SeenNode]) -> set[frozenset[str] | None]:
-        """Return the sets of tasks that these workers know, with None for one that told none."""
-        marks = {mark_in(node.details): node.node_id for node in nodes}
-        new = {mark: node_id for mark, node_id in marks.items() if mark is not None and mark not in self._names}
-        if new:
-            told = self._store.tasks(new.values())
-            read = {mark: names_in(told.get(node_id), mark) for mark, node_id in new.items()}
-            if len(self._names) > _MOST_MARKS:
-                self._names.clear()
-            self._names.update({mark: names for mark, names in read.items() if names is not None})
-        return {None if mark is None else self._names.get(mark) for mark in marks}
 
     def told_by_others(self, key: str) -> list[Mapping[str, object]]:
         """Return what beats tell under a key, if they were alive within `worker_memory`."""
@@ -190,25 +122,3 @@ class BeatMembership:
         now = seen[0].now if seen else self._store.pulse().now
         workers = tuple(node for node in seen if node.kind == "worker")
         return Reading(sent_at, self._machine.clock(), now, workers)
-
-    def may_republish(self, queue: str | None) -> bool:
-        """Return whether a living worker with the extension consumes this queue."""
-        return any(queue in queues.consumed for node, queues in self._workers() if self._is_alive(node))
-
-    def _is_alive(self, node: SeenNode) -> bool:
-        """Return whether a node lives; a heartbeat in the future is no evidence of it."""
-        return node.stopped_at is None and -_OUT_OF_ORDER <= _silent_seconds(node) < self._alive_seconds
-
-    def _workers(self) -> Iterable[tuple[SeenNode, Queues]]:
-        now = self._machine.clock()
-        if self._known is None or now - self._known[0] > _KNOWN_SECONDS:
-            seen = self._store.nodes(self._memory)
-            workers = [node for node in seen if node.kind == "worker"]
-            self._beats = [node.node_id for node in seen if node.kind == "beat" and self._is_alive(node)]
-            self._known = (now, [(node, read_queues(node.queues)) for node in workers])
-            self._known_tasks.clear()
-        return self._known[1]
-
-
-def _silent_seconds(node: SeenNode) -> float:
-    return (node.now - node.heartbeat_at).total_seconds()

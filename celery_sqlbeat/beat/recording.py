@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from celery_sqlbeat import environment, events
-from celery_sqlbeat.beat.membership import BeatMembership
+from celery_sqlbeat.beat.known_workers import KnownWorkers
 from celery_sqlbeat.beat.republish_evidence import RepublishEvidence
 from celery_sqlbeat.beat.withheld import KEY, PublishFailures, publish_failed
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
@@ -70,14 +70,19 @@ class PublishRecorder:
     def __init__(
         self,
         store: Store,
-        membership: BeatMembership,
+        membership: KnownWorkers,
         clock: Callable[[], float] = environment.monotonic,
         rnd: Callable[[], float] = environment.chance,
         backoff: Backoff = Backoff(),  # noqa: B008 - it is a tuple
         evidence: RepublishEvidence | None = None,
         begin: Callable[[Answer], Answer] | None = None,
+        tells_lost: bool = True,
     ) -> None:
-        """`begin`: begins a statement in a thread; None makes it when its outcome is awaited."""
+        """`begin`: begins a statement in a thread; None makes it when its outcome is awaited.
+
+        `tells_lost`: whether a claim that was started before its mark is worth an event, as where
+        marks come at once.
+        """
         self.pending: deque[PendingRecord] = deque()
         self._store = store
         self._membership = membership
@@ -86,6 +91,7 @@ class PublishRecorder:
         self._backoff = backoff
         self._evidence = evidence
         self._begin = begin
+        self._tells_lost = tells_lost
         self._failures = PublishFailures(clock)
         membership.tell(KEY, self._failures.told)
         self._unleased: set[str | None] = set()
@@ -156,7 +162,7 @@ class PublishRecorder:
         except Exception as error:
             return self._failed(record, error)
         record.tell(record.claims, done)
-        for claim in record.claims:
+        for claim in record.claims if self._tells_lost else ():
             if claim.run_id not in done and claim.run_id not in busy:
                 events.claim_lost(job_name=claim.job_name, run_id=claim.run_id, fence=claim.fence)
         locked = [claim for claim in record.claims if claim.run_id in busy]

@@ -49,6 +49,8 @@ class PublishFailures:
     def came(self, claim: Claim, error: str) -> None:
         """Count a failure of this claim's job."""
         before = self.jobs.get(claim.job_id)
+        if len(self.jobs) >= _MOST_SEEN:  # of one-offs, each of which has an id of its own
+            self.jobs.clear()
         times = 1 if before is None else before.times + 1
         self.jobs[claim.job_id] = _PublishFailure(claim.job_name, times, error, self._clock())
         self.is_news = self.is_news or times == TIMES

@@ -82,7 +82,7 @@ def check_call(app: Any, call: Call, with_arguments: bool = True) -> None:
     options = {**(task._get_exec_options() if task else {}), **call.options}
     try:
         if with_arguments:
-            _arguments(task, call)
+            check_arguments(task, call)
         _queue(app, task, call, options)
         _serializer(app, call, options, with_arguments)
         _compression(app, call, options)
@@ -90,7 +90,8 @@ def check_call(app: Any, call: Call, with_arguments: bool = True) -> None:
         raise (error.hidden() if call.is_hidden else error) from None
 
 
-def _arguments(task: Any, call: Call) -> None:
+def check_arguments(task: Any, call: Call) -> None:
+    """Raise a FieldError where a task, if it is known, does not take the arguments of a call."""
     if task is None or not task.typing or task.__v2_compat__ or not _sends_what_it_is_given(task):
         return
     check = task.__header__

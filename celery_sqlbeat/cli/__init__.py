@@ -158,6 +158,7 @@ def warn_of_unregistered_task(task: str, job_name: str) -> None:
         "jobs": "jobs:jobs",
         "runs": "runs:runs",
         "dead": "runs:dead",
+        "submit": "submit:submit",
         "locks": "locks:locks",
         "demo": "init:demo",
     },

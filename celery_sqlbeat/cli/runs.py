@@ -44,20 +44,23 @@ def runs() -> None:
 @runs.command("list", cls=Command)
 @click.argument("job", required=False)
 @click.option("--state", type=click.Choice(STATES), help="Only attempts in this state.")
+@click.option("--one-off", is_flag=True, help="Only one-offs.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest.")
 @json_option
 @utc_option
 @click.pass_context
-def list_runs(ctx: click.Context, job: str | None, state: str | None, limit: int, as_json: bool, utc: bool) -> None:
-    """List the newest attempts, of one JOB or of all."""
+def list_runs(
+    ctx: click.Context, job: str | None, state: str | None, one_off: bool, limit: int, as_json: bool, utc: bool
+) -> None:
+    """List the newest attempts, of one JOB or of all; of a one-off the task stands for its job."""
     with handle_of(ctx) as beat:
-        attempts = beat.runs.list(job, state=state, limit=limit)
+        attempts = beat.runs.list(job, state=state, limit=limit, one_off=one_off)
     if as_json:
         print_json([run.as_json() for run in attempts])
         return
     headers = ["run", "job", f"slot ({zone_label(utc)})", "no.", "state"]
     rows = [
-        [run.id, run.job_name, when_briefly(run.scheduled_for, utc), str(run.attempt), state_of(run)]
+        [run.id, name_of(run), when_briefly(run.scheduled_for, utc), str(run.attempt), state_of(run)]
         for run in attempts
     ]
     print_table(headers, rows, "no runs", ids_first=True)
@@ -78,7 +81,7 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
         return
     facts = [
         ("run", run.id),
-        ("job", run.job_name),
+        ("task" if run.job_name is None else "job", name_of(run)),
         ("state", state_of(run)),
         ("slot", f"{when_twice(run.scheduled_for)}, {run.kind}"),
         ("attempt", f"{run.attempt}, after {run.failures} failures and {run.lost_leases} lost leases"),
@@ -96,6 +99,11 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
     print_facts(facts)
     if run.traceback is not None:
         print_block(run.traceback)
+
+
+def name_of(run: Run) -> str:
+    """Return the name of its job; of a one-off, that of its task."""
+    return run.job_name or run.task or "-"
 
 
 def state_of(run: Run) -> str:
@@ -131,7 +139,7 @@ def list_dead(ctx: click.Context, job: str | None, limit: int, as_json: bool, ut
     rows = [
         [
             letter.id,
-            letter.job_name,
+            name_of(letter),
             when_briefly(letter.scheduled_for, utc),
             REPLAYED if letter.reason == REPLAYED else letter.error or "-",
         ]
@@ -160,12 +168,12 @@ def replay(ctx: click.Context, run_ids: tuple[str, ...], job: str | None, everyt
         if not replayed and not run_ids and job is not None:
             _refuse_unknown(beat, job, beat.dead.list(job, limit=1))
     for run, why in skipped:
-        say(f"{run.job_name}: run {run.id} is not replayed: {why}", err=True)
+        say(f"{name_of(run)}: run {run.id} is not replayed: {why}", err=True)
     if as_json:
         print_json([run.as_json() for run in replayed])
         return
     for run in replayed:
-        say(f"{run.job_name}: attempt {run.attempt} waits as run {run.id}")
+        say(f"{name_of(run)}: attempt {run.attempt} waits as run {run.id}")
     if not replayed:
         click.echo("nothing to replay" if skipped else "nothing to replay: these were replayed before")
 

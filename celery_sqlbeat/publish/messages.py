@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from kombu import serialization
 
+from celery_sqlbeat.celery_bridge.app import Routed
 from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS
 from celery_sqlbeat.celery_bridge.symbols import optional
 from celery_sqlbeat.model import Claim
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.publish.transports import First, MessageTransport, Shape
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.records import RunQuery
@@ -74,7 +76,7 @@ def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
 
     The claim id stands here alone. `say_how` changes the headers of a message without a lease.
     """
-    return {
+    own = {
         HEADER: {
             "v": VERSION,
             "store": store_id,
@@ -85,8 +87,13 @@ def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
             "lease": claim.lease_seconds,
         },
         "celery_beat_task": True,
-        "periodic_task_name": claim.job_name,
     }
+    return own if is_one_off(claim) else {**own, "periodic_task_name": claim.job_name}
+
+
+def is_one_off(claim: Claim) -> bool:
+    """Return whether no job stands behind it, so that it has no name to tell."""
+    return claim.slot.kind == ONE_OFF
 
 
 def say_how(headers: dict[str, Any], is_leased: bool, to_one_queue: bool) -> None:
@@ -113,7 +120,8 @@ def options(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
 
 def label(claim: Claim) -> str:
     """Return a comment that follows the arguments in argsrepr, which still reads as Python."""
-    return f"  # {' '.join(claim.job_name.split())[:LONGEST_NAME]}, attempt {claim.slot.attempt}"
+    name = "one-off" if is_one_off(claim) else " ".join(claim.job_name.split())[:LONGEST_NAME]
+    return f"  # {name}, attempt {claim.slot.attempt}"
 
 
 class MessageTemplate(NamedTuple):
@@ -132,12 +140,12 @@ class MessageTemplate(NamedTuple):
     """Raises where the task does not take the arguments."""
 
 
-def key_of(claim: Claim) -> Key | None:
-    """Return the kind of a claim's message; None where the options have no text."""
-    if not claim.options:
-        return claim.task_name, ""
+def key_of(call: Routed) -> Key | None:
+    """Return the kind of a message; None where the options have no text."""
+    if not call.options:
+        return call.task_name, ""
     try:
-        return claim.task_name, json.dumps(claim.options)
+        return call.task_name, json.dumps(call.options)
     except (TypeError, ValueError):
         return None
 
@@ -230,10 +238,11 @@ class TemplateCache:
             "root_id": claim.run_id,
             "argsrepr": shown + label,
             "kwargsrepr": self._repr(kwargs, kwargs.values(), amqp.kwargsrepr_maxsize) if kwargs else "{}",
-            "periodic_task_name": claim.job_name,
         }
         if claim.is_sensitive:
             headers.update(HIDDEN_ARGUMENTS, argsrepr=HIDDEN_ARGUMENTS["argsrepr"] + label)
+        if not is_one_off(claim):
+            headers["periodic_task_name"] = claim.job_name
         if HEADER in own:
             headers[HEADER] = own[HEADER]
         if template.seconds != (None, None):

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from celery_sqlbeat import environment
+from celery_sqlbeat.celery_bridge.app import Routed
 from celery_sqlbeat.celery_bridge.call_check import cause_of, is_in_the_message
 from celery_sqlbeat.errors import BrokerUnavailable
 from celery_sqlbeat.model import Claim
@@ -177,9 +178,9 @@ class Publisher:
                 last_flush = environment.monotonic()
         return sent, failures, declined, refused
 
-    def queue_of(self, claim: Claim) -> str | None:
-        """Return the queue of this claim's message; None where an exchange decides, or unknown."""
-        return self._sender.queue_of(claim)
+    def queue_of(self, call: Routed) -> str | None:
+        """Return the queue of such a message; None where an exchange decides, or unknown."""
+        return self._sender.queue_of(call)
 
     def expires_at(self, claim: Claim, published_at: datetime) -> datetime | None:
         """Return when a message of this claim expires that was published then; None if never."""

@@ -15,7 +15,7 @@ from celery import Celery, beat, signals
 from celery.utils import time as celery_time
 
 from celery_sqlbeat import environment
-from celery_sqlbeat.celery_bridge.app import published_to, queue_of
+from celery_sqlbeat.celery_bridge.app import Routed, published_to, queue_of
 from celery_sqlbeat.celery_bridge.call_check import is_stock_app, is_stock_scheduler, is_stock_task
 from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS
 from celery_sqlbeat.celery_bridge.symbols import KINDS, is_on
@@ -118,7 +118,7 @@ class Sender:
         self._leases = leases
         app, conf = self._app, self._app.conf
         self._template_cache = TemplateCache(app)
-        self._logs = _beat.logger.isEnabledFor(logging.INFO)
+        self._logs = self._entry_of is not None and _beat.logger.isEnabledFor(logging.INFO)
         # A tool may have wrapped the method since this beat was made, as at `beat_init`.
         scheduler = getattr(self._apply_entry, "__self__", None)
         self._apply_entry = getattr(scheduler, "apply_entry", self._apply_entry)
@@ -143,7 +143,8 @@ class Sender:
         """Hand the message of a claim to the transport, or raise."""
         label = messages.label(claim)
         transport.has_reached_broker = False
-        if self._is_hooked and claim.check_in is None:
+        # A monitor would be made for each one-off, whose next run never comes.
+        if self._is_hooked and claim.check_in is None and not messages.is_one_off(claim):
             self._begin(claim, transport, label)
             opened = self._send_entry(claim, transport)
             return self._sent(claim, transport)._replace(check_in=opened)
@@ -263,13 +264,13 @@ class Sender:
             return published_at + timedelta(seconds=expires)
         return None if expires is None else self._instant(expires)
 
-    def queue_of(self, claim: Claim) -> str | None:
-        """Return the queue of this claim's message; None where an exchange decides, or unknown."""
-        key = key_of(claim) if self._routes_by_name else None
+    def queue_of(self, call: Routed) -> str | None:
+        """Return the queue of such a message; None where an exchange decides, or unknown."""
+        key = key_of(call) if self._routes_by_name else None
         if key is None:
-            return queue_of(self._app, claim)
+            return queue_of(self._app, call)
         if key not in self._queues:
             if len(self._queues) >= MOST_KINDS:
                 self._queues.clear()
-            self._queues[key] = queue_of(self._app, claim)
+            self._queues[key] = queue_of(self._app, call)
         return self._queues[key]

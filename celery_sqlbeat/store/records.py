@@ -252,6 +252,8 @@ class RunQuery:
 
     The last of these ends the page in any state, so that the next page can follow.
     """
+    one_offs: bool = False
+    """Asks for one-offs only."""
     after: RunRecord | None = None
     """The last attempt of the page before."""
     page_size: int = 500
@@ -276,6 +278,13 @@ class OldNodes(NamedTuple):
     """Purge nodes that were silent for so long, and names of jobs that were deleted then."""
 
     keep_seconds: float
+
+
+class OldKeys(NamedTuple):
+    """Purge a batch of idempotency keys whose time is over."""
+
+    limit: int | None = None
+    """Of the batch; None: what suits the store."""
 
 
 class Purged(NamedTuple):

@@ -21,6 +21,7 @@ from celery_sqlbeat.model import (
     RunningJob,
     UpdateJob,
 )
+from celery_sqlbeat.model.one_offs import OneOff, Submitted
 from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.records import ALL_JOBS, EVERY_SHARE, Expired, Imported, JobQuery
 
@@ -63,6 +64,11 @@ class _SealedStore:
             for write in writes
         ]
         return self._store.write_jobs(sealed, together)
+
+    def submit(self, one_offs: Sequence[OneOff], submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
+        verbs: Any = self._store
+        done: dict[str, Submitted] = verbs.submit([*map(self._sealed, one_offs)], submitter, dispatch_seconds)
+        return done
 
     def code_state(self, owner: str, release: str, live_seconds: float) -> CodeState:
         state = self._store.code_state(owner, release, live_seconds)
