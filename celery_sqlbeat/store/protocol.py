@@ -49,6 +49,7 @@ from celery_sqlbeat.store.records import (
     KeptRun,
     NewestRelease,
     NextDeadlines,
+    OldKeys,
     OldNodes,
     OldRuns,
     Pulse,
@@ -77,6 +78,9 @@ class OneOffStore(Protocol):
 
         A run that is missing in the answer is not known. What is running ends as cancelled only.
         """
+
+    def purge(self, what: OldKeys) -> Purged:
+        """Delete idempotency keys for good."""
 
 
 class Store(Protocol):
@@ -193,7 +197,10 @@ class Store(Protocol):
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
 
     def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
-        """Delete rows for good; those that the store refuses to delete are passed by."""
+        """Delete rows for good; those that the store refuses to delete are passed by.
+
+        A one-off is forgotten with its last run.
+        """
 
     # Nodes: the register of beats and workers.
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_sqlbeat.model import AddJob, JobDraft
+from celery_sqlbeat.store.keyvalue.entries import entries
 from celery_sqlbeat.store.keyvalue.history import History
 from celery_sqlbeat.store.keyvalue.job_writes import JobWriter
 from celery_sqlbeat.store.keyvalue.jobs import JobQuestions
@@ -13,7 +14,7 @@ from celery_sqlbeat.store.keyvalue.nodes import NodeRegister
 from celery_sqlbeat.store.keyvalue.releases import ReleaseRegister
 from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Key, Place, Row, Scan, Snapshot
 from celery_sqlbeat.store.keyvalue.runs import Runs
-from celery_sqlbeat.store.keyvalue.tables import JOB, NAME, RUN, STORE, entries, micros
+from celery_sqlbeat.store.keyvalue.tables import JOB, NAME, RUN, STORE, micros
 from celery_sqlbeat.store.records import JobQuery
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)

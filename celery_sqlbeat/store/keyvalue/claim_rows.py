@@ -165,11 +165,13 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
         "fence": job["fence"] + 1,
         "run_id": claim.run_id,
         "claim_id": claim.claim_id,
+        "asked": None,
         "is_parallel": 1 if claim.max_parallel is not None else job.get("is_parallel"),
     }
     claimed = {
         "state": CLAIMED,
         "prior_state": SCHEDULED,
+        "attempt": slot.attempt,
         "fence": job["fence"],
         "claim_id": claim.claim_id,
         "claimed_by": beat,
@@ -185,8 +187,7 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
     prior = view.row(RUN, slot.continues)
     if slot.same_run:
         if prior is not None:
-            none = ("reason", "published_at", "started_by", "start_id", "started_at", "started_retry", "due_at")
-            prior |= claimed | dict.fromkeys(none)
+            prior |= claimed | dict.fromkeys(_OF_AN_ATTEMPT)
         return
     view.add(
         RUN,
@@ -197,7 +198,6 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
             "job_name": job["job_name"],
             "kind": slot.kind,
             "scheduled_for": micros(slot.scheduled_for),
-            "attempt": slot.attempt,
             "seen_next_run_time": job.get("next_run_time") if prior is None else prior.get("seen_next_run_time"),
             "failures": slot.failures,
             "lost_leases": slot.lost_leases,
@@ -205,6 +205,18 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
             "created_at": now,
         },
     )
+
+
+_OF_AN_ATTEMPT = (
+    "reason",
+    "published_at",
+    "started_by",
+    "start_id",
+    "started_at",
+    "started_retry",
+    "finished_at",
+    "due_at",
+)
 
 
 def _leave(view: View, left: LeftAttempt) -> None:

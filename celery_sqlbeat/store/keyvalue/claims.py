@@ -103,7 +103,7 @@ class Claims:
         return [name for name in answers if name is not None and not isinstance(name, Busy)]
 
 
-def recorded(run_ids: Sequence[str], answers: Sequence[bool | Busy]) -> Recorded:
+def recorded(run_ids: Sequence[str], answers: Sequence[object]) -> Recorded:
     """Return which of these runs were written, and about which nobody knows."""
     result = Recorded(set(), set())
     for run_id, answer in zip(run_ids, answers, strict=True):

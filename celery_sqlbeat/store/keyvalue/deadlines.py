@@ -7,12 +7,16 @@ from celery_sqlbeat.model import Claimable, HeldLease, ReplaceableRun
 from celery_sqlbeat.store.keyvalue.due import Scope, is_free, scope_of
 from celery_sqlbeat.store.keyvalue.rows import Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
+    DUE_ONE_OFFS,
     HELD,
     JOB,
     LEASES,
+    ONE_OFF_LEASES,
     OUTBOX,
+    OWNERS,
     PLANNED,
     RUN,
+    due_index,
     instant,
     micros,
     record_of,
@@ -22,6 +26,7 @@ from celery_sqlbeat.store.keyvalue.tables import (
 from celery_sqlbeat.store.records import ALL_JOBS, Expired, NextDeadlines, Pulse
 
 _FIRST_PAGE, _GROWTH = 16, 4  # entries of an index that holds others' jobs, too
+_LEASED = (LEASES, ONE_OFF_LEASES)
 _SET = 1  # the least score of an instant; 0 is that of none
 
 
@@ -30,11 +35,28 @@ class Deadlines:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._owners: list[str] = []
+        """The apps that the last pulse knew of."""
 
     def pulse(self) -> Pulse:
-        """Return the place's clock, and the counter that grows with every change of a job."""
-        snapshot = self._place.read()
-        return Pulse(instant(snapshot.now), snapshot.counter)
+        """Return the place's clock, the counter of changes, and when the next row is due.
+
+        A one-off that is due already counts, since its submission changes no counter; what else is
+        due was told by the counter, and may be for nobody here.
+        """
+        owners: list[str] | None = None
+        while owners != self._owners:
+            owners = self._owners
+            names = [due_index(owner, is_coded) for owner in (None, *owners) for is_coded in (False, True)]
+            names += [OUTBOX, LEASES, ONE_OFF_LEASES, HELD]
+            first = [Scan(name, low=_SET, limit=1) for name in (DUE_ONE_OFFS, *names)]
+            snapshot = self._place.read(scans=[Scan(OWNERS), *first])
+            self._owners = [owner for owner, _ in snapshot.scanned[0].ids]
+        now, times = snapshot.now, [at for scanned in snapshot.scanned[1:] for _, at in scanned.ids]
+        if min(times, default=now) < now:  # what is due behind it?
+            later = self._place.read(scans=[Scan(name, low=now, limit=1) for name in names])
+            times = [at for scanned in (snapshot.scanned[1], *later.scanned) for _, at in scanned.ids]
+        return Pulse(instant(now), snapshot.counter, seen(min(times, default=None)))
 
     def next_deadlines(self, claimable: Claimable = ALL_JOBS, after: datetime | None = None) -> NextDeadlines:
         """Return the earliest instants at which some beat has something to do."""
@@ -47,8 +69,8 @@ class Deadlines:
         replace = [replace_index(owner) for owner in scope.owners]
         snapshot = self._place.read(
             scans=[
-                Scan(LEASES, low=_SET, limit=1),
-                Scan(LEASES, only_count=True),
+                *(Scan(name, low=_SET, limit=1) for name in _LEASED),
+                *(Scan(name, only_count=True) for name in _LEASED),
                 Scan(HELD, limit=1),
                 Scan(PLANNED, limit=1),
                 Scan(OUTBOX, low=low, limit=1),
@@ -57,28 +79,31 @@ class Deadlines:
                 *(Scan(name, limit=1) for name in replace),
             ]
         )
-        leases, locked, held, planned, outbox, *others = snapshot.scanned
+        leases, one_off_leases, locked, one_offs_locked, held, planned, outbox, *others = snapshot.scanned
         inhabited = [name for name, scanned in zip(mixed, others, strict=False) if scanned.ids]
         due_at = [at for scanned in others[len(mixed) : len(mixed) + len(due)] for _, at in scanned.ids]
         due_at += [at for at in (self._first_job(name, low, scope) for name in inhabited) if at is not None]
         return NextDeadlines(
             now=instant(snapshot.now),
             due_at=seen(min(due_at, default=None)),
-            lease_ends_at=_first(leases.ids),
+            lease_ends_at=_first(leases.ids + one_off_leases.ids),
             planned_at=_first(self._planned(snapshot.now) if _is_past(planned.ids, snapshot.now) else planned.ids),
             held_ends_at=_first(held.ids),
             outbox_at=seen(self._first_waiting(low, scope)) if outbox.ids else None,
             changes=snapshot.counter,
             replace_at=_first([entry for scanned in others[len(mixed) + len(due) :] for entry in scanned.ids]),
-            locked=locked.total,
+            locked=locked.total + one_offs_locked.total,
         )
 
     def expired(self, batch_size: int, owner: str = "") -> Expired:
         """Return leases that have ended, and runs that hold jobs although the next slot came."""
         replace = [replace_index(name) for name in scope_of(self._place, Claimable(owner)).owners]
-        scans = [Scan(name, low=_SET, limit=batch_size) for name in (LEASES, HELD, *replace)]
+        scans = [Scan(name, low=_SET, limit=batch_size) for name in (*_LEASED, HELD, *replace)]
         snapshot = self._place.read(scans=scans)
-        leased, held, *rest = ([row_id for row_id, at in s.ids if at <= snapshot.now] for s in snapshot.scanned)
+        jobs_leased, one_offs_leased, held, *rest = (
+            [row_id for row_id, at in s.ids if at <= snapshot.now] for s in snapshot.scanned
+        )
+        leased = jobs_leased + one_offs_leased
         replaceable = [job_id for ids in rest for job_id in ids][:batch_size]
         if not leased and not held and not replaceable:
             return Expired([], [])

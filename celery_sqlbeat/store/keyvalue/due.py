@@ -6,6 +6,7 @@ from celery_sqlbeat.model import FINISHED, Attempt, Claimable, DueBatch, DueJob
 from celery_sqlbeat.model.lifecycle import LONGEST_QUEUED_SECONDS
 from celery_sqlbeat.store.keyvalue.rows import Place, Row, Scan, Snapshot
 from celery_sqlbeat.store.keyvalue.tables import (
+    DUE_ONE_OFFS,
     JOB,
     OUTBOX,
     OWNERS,
@@ -34,7 +35,7 @@ class Scope:
 
     def due_indexes(self) -> list[str]:
         """Return the indexes that its due jobs stand in."""
-        plain = [due_index(owner) for owner in self.owners]
+        plain = [DUE_ONE_OFFS, *(due_index(owner) for owner in self.owners)]
         return plain + [due_index(owner, is_coded=True) for owner in self.owners] if self._code_keys else plain
 
     def has(self, row: Row) -> bool:
@@ -52,7 +53,9 @@ class Scope:
 
     def takes_all(self, index_name: str) -> bool:
         """Return whether every job of an index of due jobs is among them."""
-        return index_name == due_index(None) or (not self._other_entries and index_name.startswith("due:"))
+        return index_name in (DUE_ONE_OFFS, due_index(None)) or (
+            not self._other_entries and index_name.startswith("due:")
+        )
 
 
 def scope_of(place: Place, claimable: Claimable) -> Scope:

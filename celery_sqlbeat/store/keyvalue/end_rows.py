@@ -16,10 +16,12 @@ from celery_sqlbeat.model.lifecycle import (
     SUCCESS,
     TRANSITIONS,
     Ending,
+    after_cancellation,
     by_way_of,
 )
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.keyvalue.rows import Row
-from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, after
+from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, after, instant
 from celery_sqlbeat.store.keyvalue.units import View
 from celery_sqlbeat.store.records import Guard, Release
 
@@ -43,18 +45,25 @@ def end_run(view: View, release: Release, guard: Guard) -> Ended:
     ending, now = storable(release.ending), view.now
     frees = job is not None and _may_release(job, run, release, guard, now)
     closes = _may_close(run, release, guard, frees, now)
+    if closes and run.get("cancel_at") is not None:  # whatever became of it: somebody relies on its end
+        cancelled = after_cancellation(asked_by(run))
+        ending = ending._replace(state=cancelled.state, reason=cancelled.reason, retry_seconds=None)
     via = _way_to(run, ending, guard)
     if closes and (via, ending.state) not in TRANSITIONS:
         return Ended(is_released=False, is_closed=False)
     if job is not None and frees:
-        _free(job, run, release.run_id, ending, now)
-        view.is_news = _is_unforeseen(job, now)
+        free(view, job, run, release.run_id, ending)
     if closes:
         _close(run, ending, via, now)
         # The job of an overlapping run is to be deleted once the last of them has ended.
         if not run.get("exclusive") and job is not None and job.get("delete_requested"):
             view.is_news = True
     return Ended(frees, closes)
+
+
+def asked_by(run: Row) -> Asked:
+    """Return who has cancelled a run, why and when."""
+    return Asked(run["cancel_by"], run["cancel_reason"], instant(run["cancel_at"]))
 
 
 def _way_to(run: Row, ending: Ending, guard: Guard) -> str:
@@ -88,8 +97,9 @@ def _has_ended(row: Row, now: int) -> bool:
     return row.get("lease_ends_at") is not None and row["lease_ends_at"] <= now
 
 
-def _free(job: Row, run: Row, run_id: str, ending: Ending, now: int) -> None:
+def free(view: View, job: Row, run: Row, run_id: str, ending: Ending) -> None:
     """Free the job of a run that ends, and move it on by the run's cadence."""
+    now = view.now
     # An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the
     # next slot.
     goes_on = not run.get("exclusive") and run["state"] == RUNNING
@@ -99,15 +109,23 @@ def _free(job: Row, run: Row, run_id: str, ending: Ending, now: int) -> None:
     if retry_seconds is None and job.get("started_retry") is not None:
         job["ran_until"] = now  # slots that came due until then came due while it ran
     if run.get("advances"):
-        job["retry_at"] = None if retry_seconds is None else after(now, retry_seconds)
-        job["retry_run_id"] = None if retry_seconds is None else run_id
-        # Another next run than the claim saw is an operator's, and wins.
-        if retry_seconds is None and job.get("next_run_time") == run.get("seen_next_run_time"):
-            job["next_run_time"] = _next_slot(run, now)
-            if job["next_run_time"] is None:
-                job |= {"enabled": 0, "disabled_reason": FINISHED}
+        if retry_seconds is None:
+            move_on(job, run, now)
+        else:
+            job |= {"retry_at": after(now, retry_seconds), "retry_run_id": run_id}
     job |= dict.fromkeys(_OF_A_CLAIM)
     job["fence"] += 1
+    view.is_news = _is_unforeseen(job, now)
+
+
+def move_on(job: Row, run: Row, now: int) -> None:
+    """Let a job wait for the slot after that of a run, by the run's cadence."""
+    job |= dict.fromkeys(("retry_at", "retry_run_id"))
+    # Another next run than the claim saw is an operator's, and wins.
+    if job.get("next_run_time") == run.get("seen_next_run_time"):
+        job["next_run_time"] = _next_slot(run, now)
+        if job["next_run_time"] is None:
+            job |= {"enabled": 0, "disabled_reason": FINISHED}
 
 
 _OF_A_CLAIM = (
@@ -121,6 +139,7 @@ _OF_A_CLAIM = (
     "run_id",
     "claim_id",
     "replace_at",
+    "asked",
 )
 
 
@@ -134,8 +153,11 @@ def _next_slot(run: Row, now: int) -> int | None:
 def _is_unforeseen(job: Row, now: int) -> bool:
     """Return whether a free job is due at another instant than its claim planned, or due already.
 
-    Or to be deleted now that it is free. Then the other beats must be told.
+    Or to be deleted now that it is free. Then the other beats must be told. Of one-offs they learn
+    otherwise.
     """
+    if job.get("one_off"):
+        return False
     next_run = job.get("next_run_time")
     is_foreseen = job.get("retry_at") is None and next_run is not None and next_run == job.get("planned_at")
     return not is_foreseen or next_run is None or next_run <= now or bool(job.get("delete_requested"))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from celery_sqlbeat.model import RunRecord
 from celery_sqlbeat.model.lifecycle import DLQ, RETRY
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.keyvalue.reading import read_rows
 from celery_sqlbeat.store.keyvalue.rows import Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
@@ -11,10 +12,13 @@ from celery_sqlbeat.store.keyvalue.tables import (
     DELETED,
     ENDED_STATES,
     JOB,
+    KEY,
+    KEYS,
     LOCK,
     NAME,
     NODE,
     NODES,
+    ONE_OFFS,
     RELEASE,
     RELEASES,
     RUN,
@@ -31,7 +35,7 @@ from celery_sqlbeat.store.keyvalue.tables import (
     slots_index,
 )
 from celery_sqlbeat.store.keyvalue.units import View, carry_out, parts, sure
-from celery_sqlbeat.store.records import DeadLetters, OldNodes, OldRuns, Purged, RunQuery
+from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, RunQuery
 
 _PURGED_STATES = tuple(state for state in ENDED_STATES if state != DLQ)
 _BATCH = 500  # rows of a purge
@@ -55,12 +59,13 @@ class History:
         last_id = None if query.after is None else query.after.run_id
         if query.only_dead:
             return self._page(Scan(DEAD, limit=query.page_size, after=last_id))
-        page = self._page(Scan(RUNS, limit=query.page_size, after=last_id, is_reversed=True))
+        index = ONE_OFFS if query.one_offs else RUNS
+        page = self._page(Scan(index, limit=query.page_size, after=last_id, is_reversed=True))
         if query.state is None:
             return page
         return [run for run in page if run.state == query.state or run is page[-1]]
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
         """Delete rows for good."""
         if isinstance(what, DeadLetters):
             return Purged(self._delete_runs(sorted(set(what.run_ids)), _is_dead))
@@ -68,7 +73,7 @@ class History:
             rows = self._forget_nodes(what.keep_seconds) + self._forget_names(what.keep_seconds)
             self._forget_entries(what.keep_seconds)
             return Purged(rows + self._forget_locks(what.keep_seconds))
-        return self._purge_runs(what)
+        return self._purge_keys(what) if isinstance(what, OldKeys) else self._purge_runs(what)
 
     def _page(self, scan: Scan) -> list[RunRecord]:
         return self._records(read_rows(self._place, RUN, self._ids(scan)))
@@ -112,12 +117,11 @@ class History:
 
     def _old_runs(self, low: int | None, until: int, limit: int) -> list[tuple[int, str, str]]:
         """Return the slots, ids and states of ended runs, the oldest slots first."""
-        scans = [Scan(slots_index(state), low=low, high=until - 1, limit=limit) for state in _PURGED_STATES]
+        kinds = [(state, is_one_off) for state in _PURGED_STATES for is_one_off in (False, True)]
+        scans = [Scan(slots_index(*kind), low=low, high=until - 1, limit=limit) for kind in kinds]
         scanned = self._place.read(scans=scans).scanned
         runs = [
-            (slot, run_id, state)
-            for state, one in zip(_PURGED_STATES, scanned, strict=True)
-            for run_id, slot in one.ids
+            (slot, run_id, state) for (state, _), one in zip(kinds, scanned, strict=True) for run_id, slot in one.ids
         ]
         return sorted(runs)[:limit]
 
@@ -138,16 +142,36 @@ class History:
         return self._delete_runs(list(runs), may_go)
 
     def _delete_runs(self, run_ids: Sequence[str], may_go: Callable[[str, Row], bool]) -> int:
-        """Delete those of the runs that may go."""
+        """Delete those of the runs that may go, and a one-off with the last of its runs."""
 
         def delete(view: View, run_id: str) -> bool:
             row = view.row(RUN, run_id)
             if row is None or not may_go(run_id, row):
                 return False
+            if row.get("kind") == ONE_OFF:
+                others = view.scan(Scan(runs_index(row["job_id"]), limit=2)).ids
+                # A replay writes the row of the one-off, so that none begins beside this.
+                if len(others) == 1 and view.row(JOB, row["job_id"]) is not None:
+                    view.remove(JOB, row["job_id"])
             view.remove(RUN, run_id)
             return True
 
         return sum(sure(carry_out(self._place, run_ids, lambda run_id: [(RUN, run_id)], delete)))
+
+    def _purge_keys(self, what: OldKeys) -> Purged:
+        """Forget a batch of idempotency keys that stand for no run any more."""
+
+        def forget(view: View, key: str) -> bool:
+            row = view.row(KEY, key)
+            if row is None or row["ends_at"] > view.now:
+                return False
+            view.remove(KEY, key)
+            return True
+
+        limit = what.limit or _BATCH
+        ended = self._ids(Scan(KEYS, high=self._place.read().now, limit=limit))
+        rows = sum(sure(carry_out(self._place, ended, lambda key: [(KEY, key)], forget)))
+        return Purged(rows, limit=limit, rest=_REST)
 
     def _forget_nodes(self, keep_seconds: float) -> int:
         """Forget the nodes that were silent for so long, and have not come back."""

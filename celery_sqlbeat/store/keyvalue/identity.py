@@ -6,12 +6,14 @@ from datetime import datetime, timezone
 from celery_sqlbeat import environment
 from celery_sqlbeat.errors import TablesMissing
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
+from celery_sqlbeat.store.keyvalue.reading import read_rows
 from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
     JOB,
     LOCK,
     NAME,
     NAMES,
+    ONE_OFFS,
     OPEN,
     RUN,
     STEP,
@@ -29,7 +31,7 @@ VERSION = 1
 """Of the tables; one more with each change that an older release cannot live with."""
 OLDEST_RELEASE = "0.1.0"
 _FIRST_STEP = "0001_rows"
-_PAGE = 500  # names of one read
+_PAGE = 500  # rows of one read
 _BEGINNING = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 
@@ -76,10 +78,15 @@ class Identity:
         """
         self.check_schema()
         epoch = sure(carry_out(self._place, [STORE], lambda key: [key], _raise_epoch))[0]
-        for names in self._names():
+        for names in self._ids(NAMES):
             rows = self._place.read([(NAME, name) for name in names]).rows.values()
             self._raise([(JOB, read.row["job_id"]) for read in rows if read.row and read.row.get("job_id")], epoch)
             progress(len(names))
+        for run_ids in self._ids(ONE_OFFS):
+            runs = read_rows(self._place, RUN, run_ids)
+            jobs = {run["job_id"] for run in runs.values()}
+            self._raise([*((RUN, run_id) for run_id in runs), *((JOB, job_id) for job_id in sorted(jobs))], epoch)
+            progress(len(run_ids))
         # What was dispatched keeps its fence: nobody would send its message again.
         open_runs = self._place.read(scans=[Scan(slots_index(OPEN))]).scanned[0].ids
         for part in parts(open_runs):
@@ -89,12 +96,13 @@ class Identity:
             self._raise([(LOCK, key) for key, _ in part], epoch)
         return epoch
 
-    def _names(self) -> Iterator[list[str]]:
+    def _ids(self, index_name: str) -> Iterator[list[str]]:
+        """Yield pages of an index whose scores are all the same."""
         after: str | None = None
-        while ids := self._place.read(scans=[Scan(NAMES, limit=_PAGE, after=after)]).scanned[0].ids:
-            names = [name for name, _ in ids]
-            yield names
-            after = names[-1]
+        while found := self._place.read(scans=[Scan(index_name, limit=_PAGE, after=after)]).scanned[0].ids:
+            ids = [row_id for row_id, _ in found]
+            yield ids
+            after = ids[-1]
 
     def _raise(self, keys: Sequence[Key], epoch: int) -> None:
         def lift(view: View, key: Key) -> None:

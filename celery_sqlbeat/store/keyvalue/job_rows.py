@@ -140,7 +140,7 @@ def enqueue(view: View, run: NewRun) -> bool:
             return False
         letter["reason"] = REPLAYED
         born = {"attempt": letter["attempt"] + 1, "prior_state": DLQ}
-        born |= {field: letter[field] for field in ("kind", "scheduled_for")}
+        born |= {field: letter.get(field) for field in ("kind", "scheduled_for", "task_name")}
     job["newest_extra"] = slot
     born |= {"job_id": run.job_id, "job_name": job["job_name"], "fence": job["fence"], "state": SCHEDULED}
     view.add(RUN, run.run_id, {**born, "due_at": view.now, "created_at": view.now})

@@ -19,6 +19,7 @@ from celery_sqlbeat.store.keyvalue.tables import (
     LEASES,
     NAME,
     NAMES,
+    ONE_OFF_LEASES,
     OPEN,
     OWNERS,
     QUARANTINED,
@@ -85,9 +86,9 @@ class JobQuestions:
 
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
-        read = self._place.read(scans=[Scan(LEASES), Scan(HELD)])
-        leased, held = ([row_id for row_id, _ in scanned.ids] for scanned in read.scanned)
-        jobs = read_rows(self._place, JOB, leased)
+        read = self._place.read(scans=[Scan(name) for name in (LEASES, ONE_OFF_LEASES, HELD)])
+        leased, one_offs, held = ([row_id for row_id, _ in scanned.ids] for scanned in read.scanned)
+        jobs = read_rows(self._place, JOB, leased + one_offs)
         run_ids = {row["run_id"] for row in jobs.values() if row.get("run_id") is not None} | set(held)
         runs = read_rows(self._place, RUN, sorted(run_ids))
         until = after(read.now, -least_seconds)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from celery_sqlbeat import environment, events
+from celery_sqlbeat.store.keyvalue.entries import entries
 from celery_sqlbeat.store.keyvalue.identity import new_store
 from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Entries, Found, Key, Row, Scan, Snapshot, Versioned
 from celery_sqlbeat.store.keyvalue.store import KeyValueStore
-from celery_sqlbeat.store.keyvalue.tables import entries, micros
+from celery_sqlbeat.store.keyvalue.tables import micros
 from celery_sqlbeat.store.records import Remark
 
 _BEHIND_EVERY_ID = "\U0010ffff"

@@ -5,8 +5,9 @@ from functools import partial
 from operator import attrgetter
 
 from celery_sqlbeat.model import SCHEDULE, EndedSlot, RefusedStart, StartedRun, StartRequest
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.keyvalue.claims import recorded
-from celery_sqlbeat.store.keyvalue.end_rows import end_run
+from celery_sqlbeat.store.keyvalue.end_rows import asked_by, end_run
 from celery_sqlbeat.store.keyvalue.rows import Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.start_rows import start_run
 from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, UNENDED, after, runs_index, score
@@ -37,8 +38,10 @@ class Runs:
     def extend(self, held: Sequence[tuple[StartedRun, float]]) -> Extended:
         """Extend leases by so many seconds from now."""
         answers = carry_out(self._place, held, _lease_key, _extend)
-        extended = recorded([run.run_id for run, _ in held], answers)
-        return Extended({run.run_id for run, _ in held} - extended.done - extended.busy, extended.busy)
+        run_ids = [run.run_id for run, _ in held]
+        extended = recorded(run_ids, answers)
+        asked = {run_id: one for run_id, one in zip(run_ids, answers, strict=True) if isinstance(one, Asked)}
+        return Extended(set(run_ids) - extended.done - extended.busy, extended.busy, asked)
 
     def finish(self, releases: Sequence[Release], guard: Guard = Guard.HELD) -> Recorded:
         """End runs, or their attempts, and free their jobs."""
@@ -105,7 +108,7 @@ def _lease_key(lease: tuple[StartedRun, float]) -> list[Key]:
     return [(JOB, run.job_id) if run.exclusive else (RUN, run.run_id)]
 
 
-def _extend(view: View, lease: tuple[StartedRun, float]) -> bool:
+def _extend(view: View, lease: tuple[StartedRun, float]) -> bool | Asked:
     """Extend the lease of a job, or of a run that overlaps others, while its holder holds it."""
     run, seconds = lease
     row = view.row(*_lease_key(lease)[0])
@@ -118,7 +121,8 @@ def _extend(view: View, lease: tuple[StartedRun, float]) -> bool:
     elif row.get("held_by") is None:
         return False
     row["lease_ends_at"] = after(view.now, seconds)
-    return True
+    asked = view.row(RUN, run.run_id) if row.get("asked") or not run.exclusive else None
+    return True if asked is None or asked.get("cancel_at") is None else asked_by(asked)
 
 
 def _release_keys(release: Release) -> list[Key]:

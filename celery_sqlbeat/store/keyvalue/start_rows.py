@@ -59,8 +59,10 @@ def _may_take_lease(job: Row, run: Row, request: StartRequest) -> bool:
         return False
     # One time only: a later retry by Celery itself, or the same question again before such a retry.
     started = job.get("started_retry")
-    if started is None or started < request.celery_retries:
+    if started is None:
         return True
+    if started < request.celery_retries:
+        return run.get("cancel_at") is None
     return bool(started == request.celery_retries and run.get("start_id") == request.start_id)
 
 
@@ -88,8 +90,8 @@ def _may_overlap(job: Row | None, run: Row, request: StartRequest) -> bool:
         return False
     if state == RUNNING:
         started: int = run["started_retry"]
-        is_new = started < request.celery_retries or run.get("start_id") == request.start_id
-        return not run.get("exclusive") and is_new
+        is_later = started < request.celery_retries and run.get("cancel_at") is None
+        return not run.get("exclusive") and (is_later or run.get("start_id") == request.start_id)
     if job is None or job.get("delete_requested"):
         return False
     if state == CLAIMED:

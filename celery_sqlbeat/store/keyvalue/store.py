@@ -14,6 +14,7 @@ from celery_sqlbeat.store.keyvalue.job_writes import JobWriter
 from celery_sqlbeat.store.keyvalue.jobs import JobQuestions
 from celery_sqlbeat.store.keyvalue.locks import LockRegister
 from celery_sqlbeat.store.keyvalue.nodes import NodeRegister
+from celery_sqlbeat.store.keyvalue.one_offs import OneOffs
 from celery_sqlbeat.store.keyvalue.releases import ReleaseRegister
 from celery_sqlbeat.store.keyvalue.rows import Place
 from celery_sqlbeat.store.keyvalue.runs import Runs
@@ -46,6 +47,8 @@ class KeyValueStore:
         self.jobs, self.counts, self.running = questions.jobs, questions.counts, questions.running
         self.write_jobs, self.enqueue = writer.write_jobs, writer.enqueue
         self.runs, self.purge = history.runs, history.purge
+        one_offs = OneOffs(place)
+        self.submit, self.cancel = one_offs.submit, one_offs.cancel
         register, releases, identity = NodeRegister(place), ReleaseRegister(place), Identity(place)
         self.heartbeat, self.nodes, self.tasks = register.heartbeat, register.nodes, register.tasks
         locks = LockRegister(place)

@@ -1,4 +1,4 @@
-"""Describe the tables of a place: the fields of their rows, and the indexes that they stand in.
+"""Describe the tables of a place: the fields of their rows, and the names of the indexes.
 
 A row has the fields of the SQL tables' columns, in snake_case. A field that is not there is None,
 or what `DEFAULTS` says. Instants are microseconds since 1970.
@@ -10,12 +10,12 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from celery_sqlbeat.model import LEFT_THE_CODE
 from celery_sqlbeat.store.keyvalue.rows import Key, Row
 
 JOB = "job"
 """By job id. `newest_slot`: no slot of the schedule has a run or gap that is later.
-`newest_extra`: no extra slot is later."""
+`newest_extra`: no extra slot is later. `one_off`: it has no name, and its one run has its id.
+`asked`: the run that holds it is to stop."""
 NAME = "name"
 """By job name. `job_id`: of the job that has it. `fence`: the last one of the job that had it; a
 name without a job keeps it until the floor stands for it. `deleted_at`: since when it has none."""
@@ -31,6 +31,9 @@ OWNER = "owner"
 """By the name of an app that has, or had, jobs: it is there before the first of them. `changes`
 grows with each of its imports. `newest_seen_at`: when the last release was new. `imported_release`
 and `imported_at`: which one wrote last."""
+KEY = "key"
+"""By an idempotency key. `run_id`: the run that it stands for until `ends_at`, with its task, the
+digest of its arguments and its slot, `due_at`."""
 LOCK = "lock"
 """By the key of the lock. A free one has no `lease_ends_at`, and keeps its fence."""
 INFO = "info"
@@ -93,6 +96,15 @@ RELEASES = "releases"
 OWNERS = "owners"
 """Of the names of apps, in their order."""
 
+DUE_ONE_OFFS = "due_one_offs"
+"""Of free one-offs: when they are due."""
+ONE_OFF_LEASES = "one_off_leases"
+"""Of locked one-offs: the end of the lease."""
+ONE_OFFS = "one_offs"
+"""Of the runs of one-offs, in order of their ids."""
+KEYS = "keys"
+"""Of idempotency keys: their end."""
+
 LOCKS = "locks"
 """Of the keys of locks that are not free, in their order."""
 TAKEN = "taken"
@@ -101,7 +113,7 @@ TAKEN = "taken"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)
-_HIGHEST_SCORE = 2**53  # Redis keeps scores as floating point numbers; this is in the year 2255
+HIGHEST_SCORE = 2**53  # Redis keeps scores as floating point numbers; this is in the year 2255
 
 
 def due_index(owner: str | None, is_coded: bool = False) -> str:
@@ -157,9 +169,12 @@ def held_index(job_id: str) -> str:
     return f"held_of:{job_id}"
 
 
-def slots_index(state: str) -> str:
-    """Of the runs in this state, one of `ENDED_STATES` or `OPEN`: their slots."""
-    return f"slots:{state}"
+def slots_index(state: str, is_one_off: bool = False) -> str:
+    """Of the runs in this state, one of `ENDED_STATES` or `OPEN`: their slots.
+
+    `is_one_off`: of one-offs that have ended; those that wait stand in no index of this kind.
+    """
+    return f"{'one_off_slots' if is_one_off else 'slots'}:{state}"
 
 
 def release_id(owner: str, release: str) -> str:
@@ -167,85 +182,11 @@ def release_id(owner: str, release: str) -> str:
     return json.dumps([owner, release])
 
 
-def entries(table: str, row_id: str, row: Row) -> Mapping[str, int]:
-    """Return the indexes that a row stands in, and its score in each."""
-    if table == RUN:
-        return _run_entries(row)
-    if table == JOB:
-        return _job_entries(row)
-    if table == NAME:
-        return {NAMES: 0} if row.get("job_id") else {DELETED: score(row.get("deleted_at") or 0)}
-    if table == NODE:
-        return {NODES: score(row["heartbeat_at"])}
-    if table == RELEASE:
-        return {} if row.get("entries") is None else {RELEASES: score(row["first_seen_at"])}
-    if table == LOCK:
-        return {TAKEN: score(row["taken_at"]), **({LOCKS: 0} if row.get("lease_ends_at") is not None else {})}
-    return {OWNERS: 0} if table == OWNER else {}
-
-
-def _job_entries(row: Row) -> dict[str, int]:
-    get = row.get
-    owner, is_enabled, is_quarantined = get("code_owner"), bool(get("enabled")), get("quarantine") is not None
-    scores: dict[str, int] = {}
-    due_at = get("retry_at")
-    if due_at is not None:
-        scores[RETRYING] = score(due_at)
-    else:
-        due_at = get("next_run_time")
-    if get("locked_by") is not None:
-        scores[LEASES] = score(get("lease_ends_at") or 0)
-        if get("planned_at") is not None:
-            scores[PLANNED] = score(row["planned_at"])
-        if get("replace_at") is not None and get("run_id") is not None and is_enabled and not is_quarantined:
-            scores[replace_index(owner)] = score(row["replace_at"])
-    else:
-        if is_enabled and not is_quarantined and due_at is not None:
-            scores[due_index(owner, get("code_key") is not None)] = score(due_at)
-        if is_quarantined or get("delete_requested") or (is_enabled and due_at is None):
-            scores[REPAIR] = 0
-    if is_quarantined:
-        scores[QUARANTINED] = 0
-    if owner is not None:
-        scores[owned_index(owner)] = 0
-    if is_enabled:
-        if get("task_name") is not None:
-            scores[task_index(row["task_name"])] = 0
-        return scores
-    scores[DISABLED] = 0
-    if owner is not None:
-        scores[disabled_index(owner)] = 0
-        if get("disabled_reason") == LEFT_THE_CODE:
-            scores[left_index(owner)] = 0
-    return scores
-
-
-def _run_entries(row: Row) -> dict[str, int]:
-    get = row.get
-    state, job_id, slot = row["state"], row["job_id"], score(row["scheduled_for"])
-    has_ended = state in ENDED_STATES
-    scores = {RUNS: 0, runs_index(job_id): slot, slots_index(state if has_ended else OPEN): slot}
-    if get("due_at") is not None:
-        scores[OUTBOX] = scores[waiting_index(job_id)] = score(row["due_at"])
-    if get("held_by") is not None:
-        scores[HELD] = scores[held_index(job_id)] = score(row["lease_ends_at"])
-    if state == "dlq":
-        scores[DEAD] = 0
-    if get("attempt", 1) > 1 and has_ended and state != "retry" and get("results_ended_at") is None:
-        scores[UNENDED] = score(get("finished_at") or 0)
-    if get("max_parallel") is not None:
-        if state in ("claimed", "running"):
-            scores[open_index(job_id)] = _HIGHEST_SCORE
-        elif state == "dispatched" and get("started_at") is None and get("reason") is None:
-            scores[open_index(job_id)] = score(get("published_at") or 0)
-    return scores
-
-
 def score(instant: int) -> int:
     """Return an instant as an index keeps it: exact up to the year 2255."""
-    if -_HIGHEST_SCORE <= instant <= _HIGHEST_SCORE:
+    if -HIGHEST_SCORE <= instant <= HIGHEST_SCORE:
         return instant
-    return max(-_HIGHEST_SCORE, min(instant, _HIGHEST_SCORE))
+    return max(-HIGHEST_SCORE, min(instant, HIGHEST_SCORE))
 
 
 def micros(at: datetime) -> int:

@@ -2,8 +2,8 @@
 
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.store.faults import Breaker
+from celery_sqlbeat.store.keyvalue.entries import entries
 from celery_sqlbeat.store.keyvalue.store import KeyValueStore
-from celery_sqlbeat.store.keyvalue.tables import entries
 from celery_sqlbeat.store.redis.place import RedisPlace
 from celery_sqlbeat.store.redis.remarks import remarks
 

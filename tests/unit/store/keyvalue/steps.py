@@ -22,11 +22,11 @@ from celery_sqlbeat.model import (
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import DISPATCHED, Ending, after_success
 from celery_sqlbeat.planning import Planner
+from celery_sqlbeat.store.keyvalue.entries import entries
 from celery_sqlbeat.store.keyvalue.identity import new_store
 from celery_sqlbeat.store.keyvalue.memory import MemoryPlace
 from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Key, Place, Row, Scan, Snapshot
 from celery_sqlbeat.store.keyvalue.store import KeyValueStore
-from celery_sqlbeat.store.keyvalue.tables import entries
 from celery_sqlbeat.store.records import Guard, JobQuery, Release, RunQuery
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)

@@ -1,0 +1,351 @@
+"""One-offs: what somebody submits without a schedule runs once, under one id for its whole life."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from celery_sqlbeat.model import Claim, Slot
+from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease
+from celery_sqlbeat.model.one_offs import ONE_OFF, IdempotencyKey, OneOff, Submitted
+from celery_sqlbeat.store.protocol import OneOffStore, Store
+from celery_sqlbeat.store.records import JobQuery, OldKeys, OldRuns, RunQuery
+from celery_sqlbeat.testing.contract.base import Contract
+from celery_sqlbeat.testing.contract.races import at_once, patiently
+from celery_sqlbeat.testing.world import DISPATCH, HOUR, LEASE, SECOND, World
+
+DAY = 86400.0  # seconds
+CROWD = 8
+DEAD = Ending(DLQ, "retries exhausted", None, 1, 0, "boom")
+
+
+def verbs(store: Store) -> OneOffStore:
+    """Return a store with its verbs for one-offs."""
+    return cast(OneOffStore, store)
+
+
+def one_off(world: World, **fields: Any) -> OneOff:
+    """Return a one-off that is due now, unless the fields say otherwise."""
+    return OneOff(world.ids.run_ids(1)[0], "app.once", "[4711]", None, None, None)._replace(**fields)
+
+
+def held_by_submitter(world: World, **fields: Any) -> OneOff:
+    """Return a one-off that its submitter publishes itself."""
+    (claim_id,) = world.ids.claim_ids(1)
+    return one_off(world, claim_id=claim_id, lease_seconds=LEASE, max_retries=3, **fields)
+
+
+def submit(world: World, *one_offs: OneOff, store: Store | None = None) -> list[Submitted]:
+    """Submit one-offs; return the answers in their order."""
+    answers = verbs(store or world.store).submit(one_offs, "submitter", DISPATCH)
+    return [answers[one.run_id] for one in one_offs]
+
+
+def submitted(world: World, **fields: Any) -> str:
+    """Submit a one-off; return its id."""
+    one = one_off(world, **fields)
+    assert submit(world, one)[0].is_new
+    return one.run_id
+
+
+def key(text: str = "order-4711", digest: str = "d1", seconds: float = 60.0) -> IdempotencyKey:
+    """Return a key that stands for its run for a minute."""
+    return IdempotencyKey(text, digest, seconds)
+
+
+def claim_of(one: OneOff, answer: Submitted) -> Claim:
+    """Return the claim of a submitter, as its message carries it."""
+    assert one.claim_id is not None
+    slot = Slot(ONE_OFF, answer.due_at, 1, 0, 0, None, None, True, None, False)
+    return Claim(
+        job_id=one.run_id,
+        job_name=one.run_id,
+        task_name=one.task_name,
+        args=(),
+        kwargs={},
+        options={},
+        run_id=one.run_id,
+        claim_id=one.claim_id,
+        fence=answer.fence,
+        slot=slot,
+        lease_seconds=one.lease_seconds,
+        max_retries=one.max_retries,
+        exclusive=True,
+        code_key=None,
+    )
+
+
+def one_offs(world: World, **query: Any) -> list[str]:
+    """Return the ids of the one-offs, newest first."""
+    return [run.run_id for run in world.store.runs(RunQuery(one_offs=True, **query))]
+
+
+class OneOffContract(Contract):
+    """Rules of `submit`, and of what becomes of a one-off."""
+
+    def test_a_one_off_runs_once_under_its_own_id(self, world: World) -> None:
+        options, policies = '{"queue": "orders"}', '{"max_retries": 7}'
+        run_id = submitted(world, kwargs='{"a": 1}', options=options, policies=policies)
+        waiting = world.run(run_id)
+        assert (waiting.state, waiting.kind, waiting.attempt) == ("scheduled", ONE_OFF, 1)
+        assert waiting.task_name == "app.once"
+        claim = world.claim_one()
+        assert (claim.run_id, claim.job_id, claim.slot.kind, claim.slot.attempt) == (run_id, run_id, ONE_OFF, 1)
+        assert (claim.task_name, list(claim.args), dict(claim.kwargs)) == ("app.once", [4711], {"a": 1})
+        assert (claim.options, claim.max_retries, claim.exclusive) == ({"queue": "orders"}, 7, True)
+        assert world.publish(claim) == {run_id}
+        assert world.finish(world.begin(claim))
+        assert world.run(run_id).state == "success"
+        world.later(DAY)
+        assert world.claim().claims == []
+        assert world.store.next_deadlines().starts_at() is None
+
+    def test_one_that_lies_ahead_is_due_at_its_instant(self, world: World) -> None:
+        at = world.now + HOUR
+        run_id = submitted(world, due_at=at)
+        assert world.claim().claims == []
+        assert world.store.next_deadlines().due_at == at
+        world.later(3601)
+        claim = world.claim_one()
+        assert (claim.run_id, claim.slot.scheduled_for) == (run_id, at)
+
+    def test_a_later_attempt_takes_the_same_run_up_again(self, world: World) -> None:
+        run_id = submitted(world)
+        first = world.running()
+        assert world.finish(first, world.failure(5.0, "boom"))
+        assert world.run(run_id).state == "retry"
+        assert world.store.next_deadlines().due_at == world.near(world.now + 5 * SECOND)
+        world.later(6)
+        claim = world.claim_one()
+        assert (claim.run_id, claim.slot.attempt, claim.slot.failures) == (run_id, 2, 1)
+        assert claim.fence > first.fence
+        again = world.begin(claim)
+        assert (again.attempt, again.failures) == (2, 1)
+        assert not world.finish(first)
+        assert world.extend(first) == {run_id}
+        assert world.finish(again)
+        run = world.run(run_id)
+        assert (run.state, run.attempt, run.failures) == ("success", 2, 1)
+        assert one_offs(world) == [run_id]
+
+    def test_a_lost_lease_is_reclaimed_and_the_same_run_is_taken_up_again(self, world: World) -> None:
+        run_id = submitted(world)
+        world.running()
+        world.later(LEASE + 1)
+        lease = world.ended_one()
+        assert (lease.run_id, lease.kind, lease.task_name) == (run_id, ONE_OFF, "app.once")
+        assert world.reclaim(after_lost_lease(0, 5), lease) == {run_id}
+        claim = world.claim_one()
+        assert (claim.run_id, claim.slot.attempt, claim.slot.lost_leases) == (run_id, 2, 1)
+
+    def test_a_dead_letter_of_a_one_off_can_be_replayed(self, world: World) -> None:
+        run_id = submitted(world)
+        assert world.finish(world.running(), DEAD)
+        (letter,) = world.letters()
+        assert (letter.run_id, letter.task_name) == (run_id, "app.once")
+        (replayed,) = world.replay(letter)
+        claim = world.claim_one()
+        assert (claim.run_id, claim.job_id, claim.slot.kind) == (replayed, run_id, ONE_OFF)
+        assert world.finish(world.begin(claim), world.failure(0.0))
+        claim = world.claim_one()
+        assert (claim.run_id, claim.slot.attempt) == (replayed, 3)
+        assert world.finish(world.begin(claim))
+        assert [world.run(one).state for one in (run_id, replayed)] == ["dlq", "success"]
+        assert world.run(replayed).task_name == "app.once"
+        assert world.claim().claims == []
+
+    def test_what_was_fired_and_forgotten_may_begin_late(self, world: World) -> None:
+        run_id = submitted(world)
+        run = world.overlapping()
+        assert run.run_id == run_id
+        assert world.finish(run)
+        assert world.run(run_id).state == "success"
+
+    # The submitter's own claim
+
+    def test_what_its_submitter_claims_is_published_by_nobody_else(self, world: World) -> None:
+        one = held_by_submitter(world)
+        (answer,) = submit(world, one)
+        assert (answer.is_new, answer.due_at) == (True, world.near(world.now))
+        run = world.run(one.run_id)
+        assert (run.state, run.claimed_by, run.fence) == ("claimed", "submitter", answer.fence)
+        assert world.claim().claims == []
+        ends_at = world.store.next_deadlines().lease_ends_at
+        assert ends_at == world.near(world.now + DISPATCH * SECOND)
+        claim = claim_of(one, answer)
+        assert world.publish(claim) == {one.run_id}
+        begun = world.begin(claim)
+        assert (begun.lease_seconds, begun.max_retries, begun.kind) == (LEASE, 3, ONE_OFF)
+        assert world.finish(begun)
+
+    def test_a_beat_takes_over_what_its_submitter_did_not_publish(self, world: World) -> None:
+        one = held_by_submitter(world)
+        stale = claim_of(one, submit(world, one)[0])
+        world.later(DISPATCH + 1)
+        assert world.sweep() == set()
+        claim = world.claim_one()
+        assert (claim.run_id, claim.slot.attempt) == (one.run_id, 1)
+        assert claim.fence > stale.fence
+        assert world.start(stale) is None
+        assert world.finish(world.begin(claim))
+
+    # Asked again
+
+    def test_the_same_question_gets_the_same_answer(self, world: World) -> None:
+        plain, held = one_off(world, key=key()), held_by_submitter(world, key=key("other"))
+        answers = submit(world, plain, held)
+        world.later(1)
+        again = submit(world, plain, held)
+        assert [one._replace(now=answers[0].now) for one in again] == answers
+        assert world.finish(world.begin(world.claim_one()))
+        assert submit(world, plain)[0].is_new
+        assert world.claim().claims == []
+        assert len(one_offs(world)) == 2
+
+    # Keys
+
+    def test_a_key_stands_for_its_first_run(self, world: World) -> None:
+        at = world.now + HOUR
+        first = submitted(world, key=key(), due_at=at)
+        (answer,) = submit(world, held_by_submitter(world, task_name="app.other", key=key(digest="d2")))
+        assert (answer.run_id, answer.is_new, answer.due_at, answer.fence) == (first, False, at, 0)
+        assert (answer.task_name, answer.digest) == ("app.once", "d1")
+        assert one_offs(world) == [first]
+
+    def test_a_key_stands_for_its_run_after_the_end_of_it(self, world: World) -> None:
+        first = submitted(world, key=key())
+        assert world.finish(world.running())
+        (answer,) = submit(world, one_off(world, key=key()))
+        assert (answer.run_id, answer.is_new) == (first, False)
+
+    def test_a_key_that_has_ended_is_taken_over(self, world: World) -> None:
+        submitted(world, key=key(seconds=1.0))
+        world.later(1.5)
+        second = submitted(world, key=key(digest="d2"))
+        (answer,) = submit(world, one_off(world, key=key()))
+        assert (answer.run_id, answer.is_new, answer.digest) == (second, False, "d2")
+
+    def test_two_of_one_batch_with_one_key_are_one_run(self, world: World) -> None:
+        first, second = (one_off(world, key=key()) for _ in "12")
+        answers = submit(world, first, second)
+        assert {answer.run_id for answer in answers} == set(one_offs(world))
+        assert sorted(answer.is_new for answer in answers) == [False, True]
+
+    def test_in_a_batch_only_what_has_a_new_key_is_added(self, world: World) -> None:
+        first = submitted(world, key=key())
+        others = [one_off(world), one_off(world, key=key()), one_off(world, key=key("new"))]
+        assert [answer.is_new for answer in submit(world, *others)] == [True, False, True]
+        assert set(one_offs(world)) == {first, others[0].run_id, others[2].run_id}
+
+    def test_keys_are_told_apart_by_case_and_namespace(self, world: World) -> None:
+        for text in ("a", "A", "ä", "k" * 255, "k" * 254 + "K"):
+            submitted(world, key=key(text))
+        assert submit(world, one_off(world, key=key()), store=world.sibling())[0].is_new
+
+    def test_ended_keys_are_cleaned_up(self, world: World) -> None:
+        for at in range(3):
+            submitted(world, key=key(f"short {at}", seconds=1.0))
+        kept = submitted(world, key=key("long", seconds=DAY))
+        assert verbs(world.store).purge(OldKeys()).rows == 0
+        world.later(1.5)
+        assert verbs(world.store).purge(OldKeys(limit=2)).rows == 2
+        assert verbs(world.store).purge(OldKeys()).rows == 1
+        assert submit(world, one_off(world, key=key("long")))[0].run_id == kept
+
+    def test_of_a_crowd_with_one_key_one_has_made_the_run(self, world: World) -> None:
+        wanted = [one_off(world, key=key()) for _ in range(CROWD)]
+
+        def ask(one: OneOff) -> Callable[[Store], Submitted]:
+            return lambda store: patiently(lambda: submit(world, one, store=store)[0])
+
+        answers = at_once(world, *map(ask, wanted))
+        assert [answer.is_new for answer in answers].count(True) == 1
+        assert {answer.run_id for answer in answers} == set(one_offs(world))
+
+    # It is no job
+
+    def test_a_one_off_is_no_job(self, world: World) -> None:
+        name = world.add(next_run_time=world.now + HOUR)
+        before = world.store.counts(DAY)
+        waiting, queued, ended = held_by_submitter(world), held_by_submitter(world), held_by_submitter(world)
+        answers = submit(world, one_off(world), waiting, queued, ended)
+        world.publish(claim_of(queued, answers[2]))
+        world.finish(world.begin(claim_of(ended, answers[3])))
+        assert set(world.store.jobs(JobQuery())) == {name}
+        assert set(world.store.jobs(JobQuery(of_tasks=["app.once", "app.task"]))) == {name}
+        assert world.store.jobs(JobQuery(names=[queued.run_id])) == {}
+        assert world.store.jobs(JobQuery(needing_repair_of="")) == {}
+        after = world.store.counts(DAY)
+        assert after._replace(now=before.now) == before
+
+    def test_the_history_has_one_offs_which_can_be_asked_for_alone(self, world: World) -> None:
+        world.add()
+        world.finish(world.running())
+        first, second = sorted([submitted(world), submitted(world)])
+        assert one_offs(world) == [second, first]
+        (page,) = world.store.runs(RunQuery(one_offs=True, page_size=1))
+        assert one_offs(world, after=page) == [first]
+        assert len(world.store.runs(RunQuery())) == 3
+        assert one_offs(world, state="success") in ([], [first])
+
+    # When there is work
+
+    def test_a_submission_bumps_no_counter_and_a_pulse_tells_when_it_is_due(self, world: World) -> None:
+        before = world.store.pulse()
+        assert before.wakes_at is None
+        at = world.now + HOUR
+        submitted(world, due_at=at)
+        pulse = world.store.pulse()
+        assert (pulse.changes, pulse.wakes_at) == (before.changes, at)
+        submitted(world)
+        assert world.store.pulse().wakes_at == world.near(world.now)
+
+    def test_a_pulse_tells_when_a_lease_ends_and_when_a_job_is_due(self, world: World) -> None:
+        submit(world, held_by_submitter(world))
+        assert world.store.pulse().wakes_at == world.near(world.now + DISPATCH * SECOND)
+        world.add(next_run_time=world.noon + 5 * SECOND)
+        assert world.store.pulse().wakes_at == world.noon + 5 * SECOND
+
+    def test_a_one_off_that_is_due_is_not_hidden_by_what_nobody_claims(self, world: World) -> None:
+        world.add(next_run_time=world.noon - HOUR)
+        at = world.now + HOUR
+        submitted(world, due_at=at)
+        assert world.store.pulse().wakes_at == at
+
+    # What is forgotten
+
+    def test_a_one_off_is_forgotten_with_its_run(self, world: World) -> None:
+        one = one_off(world)
+        submit(world, one)
+        world.finish(world.running())
+        waiting, retrying = submitted(world, due_at=world.now + HOUR), submitted(world)
+        world.finish(world.running(), world.failure(3 * DAY))
+        world.later(2 * DAY)
+        assert world.store.purge(OldRuns(DAY)).rows == 1
+        assert set(one_offs(world)) == {waiting, retrying}
+        assert submit(world, one)[0].is_new
+        assert world.run(one.run_id).state == "scheduled"
+
+    def test_a_one_off_whose_dead_letter_is_replayed_is_kept_until_the_replay_ends(self, world: World) -> None:
+        submitted(world)
+        world.finish(world.running(), DEAD)
+        (letter,) = world.letters()
+        (replayed,) = world.replay(letter)
+        world.later(2 * DAY)
+        world.store.purge(OldRuns(DAY))
+        claim = world.claim_one()
+        assert claim.run_id == replayed
+        assert world.finish(world.begin(claim))
+
+    @pytest.mark.parametrize("is_claimed", [False, True])
+    def test_after_a_recovery_no_fence_comes_again(self, world: World, is_claimed: bool) -> None:
+        run_id = submitted(world)
+        run = world.running() if is_claimed else None
+        world.store.recover()
+        if run is not None:
+            assert world.extend(run) == {run_id}
+            world.later(LEASE + 1)
+            assert world.reclaim(after_lost_lease(0, 5), world.ended_one()) == {run_id}
+        assert world.claim_one().fence > 1_000_000_000
+        late = held_by_submitter(world)
+        assert submit(world, late)[0].fence > 1_000_000_000
