@@ -38,14 +38,14 @@ def held_by_submitter(world: World, **fields: Any) -> OneOff:
 def submit(world: World, *one_offs: OneOff, store: Store | None = None) -> list[Submitted]:
     """Submit one-offs; return the answers in their order."""
     answers = verbs(store or world.store).submit(one_offs, "submitter", DISPATCH)
-    return [answers[one.run_id] for one in one_offs]
+    return [answers[wanted.run_id] for wanted in one_offs]
 
 
 def submitted(world: World, **fields: Any) -> str:
     """Submit a one-off; return its id."""
-    one = one_off(world, **fields)
-    assert submit(world, one)[0].is_new
-    return one.run_id
+    wanted = one_off(world, **fields)
+    assert submit(world, wanted)[0].is_new
+    return wanted.run_id
 
 
 def key(text: str = "order-4711", digest: str = "d1", seconds: float = 60.0) -> IdempotencyKey:
@@ -53,23 +53,23 @@ def key(text: str = "order-4711", digest: str = "d1", seconds: float = 60.0) -> 
     return IdempotencyKey(text, digest, seconds)
 
 
-def claim_of(one: OneOff, answer: Submitted) -> Claim:
+def claim_of(wanted: OneOff, answer: Submitted) -> Claim:
     """Return the claim of a submitter, as its message carries it."""
-    assert one.claim_id is not None
+    assert wanted.claim_id is not None
     slot = Slot(ONE_OFF, answer.due_at, 1, 0, 0, None, None, True, None, False)
     return Claim(
-        job_id=one.run_id,
-        job_name=one.run_id,
-        task_name=one.task_name,
+        job_id=wanted.run_id,
+        job_name=wanted.run_id,
+        task_name=wanted.task_name,
         args=(),
         kwargs={},
         options={},
-        run_id=one.run_id,
-        claim_id=one.claim_id,
+        run_id=wanted.run_id,
+        claim_id=wanted.claim_id,
         fence=answer.fence,
         slot=slot,
-        lease_seconds=one.lease_seconds,
-        max_retries=one.max_retries,
+        lease_seconds=wanted.lease_seconds,
+        max_retries=wanted.max_retries,
         exclusive=True,
         code_key=None,
     )
@@ -150,7 +150,7 @@ class OneOffContract(Contract):
         claim = world.claim_one()
         assert (claim.run_id, claim.slot.attempt) == (replayed, 3)
         assert world.finish(world.begin(claim))
-        assert [world.run(one).state for one in (run_id, replayed)] == ["dlq", "success"]
+        assert [world.run(known).state for known in (run_id, replayed)] == ["dlq", "success"]
         assert world.run(replayed).task_name == "app.once"
         assert world.claim().claims == []
 
@@ -164,27 +164,27 @@ class OneOffContract(Contract):
     # The submitter's own claim
 
     def test_what_its_submitter_claims_is_published_by_nobody_else(self, world: World) -> None:
-        one = held_by_submitter(world)
-        (answer,) = submit(world, one)
+        wanted = held_by_submitter(world)
+        (answer,) = submit(world, wanted)
         assert (answer.is_new, answer.due_at) == (True, world.near(world.now))
-        run = world.run(one.run_id)
+        run = world.run(wanted.run_id)
         assert (run.state, run.claimed_by, run.fence) == ("claimed", "submitter", answer.fence)
         assert world.claim().claims == []
         ends_at = world.store.next_deadlines().lease_ends_at
         assert ends_at == world.near(world.now + DISPATCH * SECOND)
-        claim = claim_of(one, answer)
-        assert world.publish(claim) == {one.run_id}
+        claim = claim_of(wanted, answer)
+        assert world.publish(claim) == {wanted.run_id}
         begun = world.begin(claim)
         assert (begun.lease_seconds, begun.max_retries, begun.kind) == (LEASE, 3, ONE_OFF)
         assert world.finish(begun)
 
     def test_a_beat_takes_over_what_its_submitter_did_not_publish(self, world: World) -> None:
-        one = held_by_submitter(world)
-        stale = claim_of(one, submit(world, one)[0])
+        wanted = held_by_submitter(world)
+        stale = claim_of(wanted, submit(world, wanted)[0])
         world.later(DISPATCH + 1)
         assert world.sweep() == set()
         claim = world.claim_one()
-        assert (claim.run_id, claim.slot.attempt) == (one.run_id, 1)
+        assert (claim.run_id, claim.slot.attempt) == (wanted.run_id, 1)
         assert claim.fence > stale.fence
         assert world.start(stale) is None
         assert world.finish(world.begin(claim))
@@ -196,7 +196,7 @@ class OneOffContract(Contract):
         answers = submit(world, plain, held)
         world.later(1)
         again = submit(world, plain, held)
-        assert [one._replace(now=answers[0].now) for one in again] == answers
+        assert [answer._replace(now=answers[0].now) for answer in again] == answers
         assert world.finish(world.begin(world.claim_one()))
         assert submit(world, plain)[0].is_new
         assert world.claim().claims == []
@@ -253,12 +253,12 @@ class OneOffContract(Contract):
         assert submit(world, one_off(world, key=key("long")))[0].run_id == kept
 
     def test_of_a_crowd_with_one_key_one_has_made_the_run(self, world: World) -> None:
-        wanted = [one_off(world, key=key()) for _ in range(CROWD)]
+        crowd = [one_off(world, key=key()) for _ in range(CROWD)]
 
-        def ask(one: OneOff) -> Callable[[Store], Submitted]:
-            return lambda store: patiently(lambda: submit(world, one, store=store)[0])
+        def ask(wanted: OneOff) -> Callable[[Store], Submitted]:
+            return lambda store: patiently(lambda: submit(world, wanted, store=store)[0])
 
-        answers = at_once(world, *map(ask, wanted))
+        answers = at_once(world, *map(ask, crowd))
         assert [answer.is_new for answer in answers].count(True) == 1
         assert {answer.run_id for answer in answers} == set(one_offs(world))
 
@@ -315,16 +315,16 @@ class OneOffContract(Contract):
     # What is forgotten
 
     def test_a_one_off_is_forgotten_with_its_run(self, world: World) -> None:
-        one = one_off(world)
-        submit(world, one)
+        wanted = one_off(world)
+        submit(world, wanted)
         world.finish(world.running())
         waiting, retrying = submitted(world, due_at=world.now + HOUR), submitted(world)
         world.finish(world.running(), world.failure(3 * DAY))
         world.later(2 * DAY)
         assert world.store.purge(OldRuns(DAY)).rows == 1
         assert set(one_offs(world)) == {waiting, retrying}
-        assert submit(world, one)[0].is_new
-        assert world.run(one.run_id).state == "scheduled"
+        assert submit(world, wanted)[0].is_new
+        assert world.run(wanted.run_id).state == "scheduled"
 
     def test_a_one_off_whose_dead_letter_is_replayed_is_kept_until_the_replay_ends(self, world: World) -> None:
         submitted(world)
