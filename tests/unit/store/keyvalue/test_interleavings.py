@@ -7,6 +7,7 @@ lost, nothing done twice, and no condition holds for a row that has changed.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -37,9 +38,11 @@ from celery_sqlbeat.model.lifecycle import (
     after_success,
     released,
 )
+from celery_sqlbeat.model.one_offs import CancelRequest, IdempotencyKey, OneOff
 from celery_sqlbeat.store.keyvalue.store import KeyValueStore
 from celery_sqlbeat.store.records import Guard, KeptRun, RunNote, RunQuery
 from tests.unit.store.keyvalue.steps import (
+    DISPATCH,
     LEASE,
     NOON,
     OVERLAP,
@@ -50,6 +53,7 @@ from tests.unit.store.keyvalue.steps import (
     request,
 )
 
+ONE, TWO = "00000000-0000-7000-8000-000000000001", "00000000-0000-7000-8000-000000000002"
 RETRIED = Ending(RETRY, "failed", 5.0, 1, 0, "boom")
 
 
@@ -65,6 +69,10 @@ class Situation:
     leases: list[HeldLease] = field(default_factory=list)
     replaceable: list[ReplaceableRun] = field(default_factory=list)
     letters: list[RunRecord] = field(default_factory=list)
+
+    def run_ids(self) -> list[str]:
+        """Return the ids of all runs that there are."""
+        return [run.run_id for run in self.steps.store.runs(RunQuery())]
 
     @classmethod
     def of(cls, steps: Steps, claims: list[Claim], runs: list[StartedRun]) -> "Situation":
@@ -174,6 +182,57 @@ def dead() -> Situation:
     return Situation.of(steps, [], [run])
 
 
+def one_off(run_id: str = ONE, claim_id: str | None = None) -> OneOff:
+    """Return a one-off; all that are submitted here have one key."""
+    key = IdempotencyKey("order", "digest", 3600.0)
+    return OneOff(run_id, "app.once", None, None, None, None, None, claim_id, LEASE, 3, None, key)
+
+
+def beside_an_idle_job() -> Steps:
+    steps = Steps()
+    steps.add(next_run_time=NOON + timedelta(days=1))
+    return steps
+
+
+def one_off_waits() -> Situation:
+    steps = beside_an_idle_job()
+    steps.store.submit([one_off()], "submitter", DISPATCH)
+    return Situation.of(steps, [], [])
+
+
+def one_off_claimed() -> Situation:
+    before = one_off_waits()
+    return Situation.of(before.steps, [before.steps.claim()], [])
+
+
+def one_off_not_published_by_its_submitter() -> Situation:
+    steps = beside_an_idle_job()
+    steps.store.submit([one_off(claim_id="11111111-1111-4111-8111-111111111111")], "submitter", DISPATCH)
+    steps.clock.later(2 * DISPATCH)
+    return Situation.of(steps, [], [])
+
+
+def one_off_runs(seconds: float = 0.0) -> Situation:
+    steps = one_off_waits().steps
+    claim = steps.published()
+    run = steps.begin(claim)
+    steps.clock.later(seconds)
+    return Situation.of(steps, [claim], [run])
+
+
+def one_off_ended(ending: Ending) -> Situation:
+    steps = one_off_waits().steps
+    run = steps.running()
+    steps.store.finish([release(run, ending)])
+    steps.clock.later(10)
+    return Situation.of(steps, [], [run])
+
+
+def asked_to_stop(before: Situation) -> Situation:
+    before.steps.store.cancel([CancelRequest(run.run_id, "bob", "first") for run in before.runs])
+    return before
+
+
 SITUATIONS: dict[str, Callable[[], Situation]] = {
     "idle": idle,
     "paused": paused,
@@ -193,6 +252,16 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "fired and forgotten": fired_and_forgotten,
     "waiting for its retry": waiting_for_its_retry,
     "dead": dead,
+    "asked to stop": lambda: asked_to_stop(running()),
+    "asked to stop, with an ended lease": lambda: asked_to_stop(running(seconds=2 * LEASE)),
+    "overlapping and asked to stop": lambda: asked_to_stop(overlapping()),
+    "a one-off waits": one_off_waits,
+    "a one-off is claimed": one_off_claimed,
+    "a one-off is not published by its submitter": one_off_not_published_by_its_submitter,
+    "a one-off runs": one_off_runs,
+    "a one-off runs with an ended lease": lambda: one_off_runs(2 * LEASE),
+    "a one-off waits for its retry": lambda: one_off_ended(RETRIED),
+    "a one-off is dead": lambda: one_off_ended(Ending("dlq", "retries exhausted", None, 1)),
 }
 
 Step = Callable[[KeyValueStore, Situation], Any]
@@ -249,6 +318,13 @@ STEPS: dict[str, Step] = {
     "adds a slot": lambda store, at: store.enqueue([NewRun("ffffffff-0000-7000-8000-000000000001", at.job.job_id)]),
     "replays": lambda store, at: store.enqueue(
         [NewRun("ffffffff-0000-7000-8000-000000000002", letter.job_id, letter) for letter in at.letters]
+    ),
+    "asks to stop": lambda store, at: store.cancel(
+        [CancelRequest(run_id, "ann", "wrong") for run_id in dict.fromkeys(at.run_ids())]
+    ),
+    "submits": lambda store, at: store.submit([one_off()], "submitter", DISPATCH),
+    "submits and claims": lambda store, at: store.submit(
+        [one_off(TWO, "22222222-2222-4222-8222-222222222222")], "submitter-2", DISPATCH
     ),
     "releases orphans": lambda store, at: store.release_orphan_locks(LEASE),
 }
