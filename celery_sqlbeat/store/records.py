@@ -25,7 +25,7 @@ class Pulse(NamedTuple):
     now: datetime
     changes: int
     wakes_at: datetime | None = None
-    """When the next job or one-off is due, or the next lease ends."""
+    """When the next one-off is due, or the next lease ends: neither counts as a change."""
 
 
 class NextDeadlines(NamedTuple):
@@ -281,7 +281,7 @@ class OldNodes(NamedTuple):
 
 
 class OldKeys(NamedTuple):
-    """Purge a batch of idempotency keys whose time is over."""
+    """Purge a batch of idempotency keys whose time is over, those first that ended first."""
 
     limit: int | None = None
     """Of the batch; None: what suits the store."""

@@ -20,6 +20,7 @@ from celery_sqlbeat.model import (
     Quarantine,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, CLAIMED, REPLACED_REASON, RETRY, RUNNING, SCHEDULED, SKIPPED
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.keyvalue.rows import Key, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, after, kept, micros, runs_index, score
 from celery_sqlbeat.store.keyvalue.units import View
@@ -172,6 +173,8 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
         "state": CLAIMED,
         "prior_state": SCHEDULED,
         "attempt": slot.attempt,
+        "failures": slot.failures,
+        "lost_leases": slot.lost_leases,
         "fence": job["fence"],
         "claim_id": claim.claim_id,
         "claimed_by": beat,
@@ -188,6 +191,8 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
     if slot.same_run:
         if prior is not None:
             prior |= claimed | dict.fromkeys(_OF_AN_ATTEMPT)
+            if slot.kind == ONE_OFF:
+                prior["results_ended_at"] = now  # those of earlier attempts have the same id
         return
     view.add(
         RUN,
@@ -199,8 +204,6 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
             "kind": slot.kind,
             "scheduled_for": micros(slot.scheduled_for),
             "seen_next_run_time": job.get("next_run_time") if prior is None else prior.get("seen_next_run_time"),
-            "failures": slot.failures,
-            "lost_leases": slot.lost_leases,
             "advances": int(slot.advances),
             "created_at": now,
         },
@@ -216,6 +219,8 @@ _OF_AN_ATTEMPT = (
     "started_retry",
     "finished_at",
     "due_at",
+    "error",
+    "traceback",
 )
 
 

@@ -13,10 +13,8 @@ from celery_sqlbeat.store.keyvalue.tables import (
     LEASES,
     ONE_OFF_LEASES,
     OUTBOX,
-    OWNERS,
     PLANNED,
     RUN,
-    due_index,
     instant,
     micros,
     record_of,
@@ -35,28 +33,13 @@ class Deadlines:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._owners: list[str] = []
-        """The apps that the last pulse knew of."""
 
     def pulse(self) -> Pulse:
-        """Return the place's clock, the counter of changes, and when the next row is due.
-
-        A one-off that is due already counts, since its submission changes no counter; what else is
-        due was told by the counter, and may be for nobody here.
-        """
-        owners: list[str] | None = None
-        while owners != self._owners:
-            owners = self._owners
-            names = [due_index(owner, is_coded) for owner in (None, *owners) for is_coded in (False, True)]
-            names += [OUTBOX, LEASES, ONE_OFF_LEASES, HELD]
-            first = [Scan(name, low=_SET, limit=1) for name in (DUE_ONE_OFFS, *names)]
-            snapshot = self._place.read(scans=[Scan(OWNERS), *first])
-            self._owners = [owner for owner, _ in snapshot.scanned[0].ids]
-        now, times = snapshot.now, [at for scanned in snapshot.scanned[1:] for _, at in scanned.ids]
-        if min(times, default=now) < now:  # what is due behind it?
-            later = self._place.read(scans=[Scan(name, low=now, limit=1) for name in names])
-            times = [at for scanned in (snapshot.scanned[1], *later.scanned) for _, at in scanned.ids]
-        return Pulse(instant(now), snapshot.counter, seen(min(times, default=None)))
+        """Return the place's clock, the counter of changes, and the earliest of what bumps none."""
+        names = (DUE_ONE_OFFS, *_LEASED, HELD)
+        snapshot = self._place.read(scans=[Scan(name, low=_SET, limit=1) for name in names])
+        earliest = _first([entry for scanned in snapshot.scanned for entry in scanned.ids])
+        return Pulse(instant(snapshot.now), snapshot.counter, earliest)
 
     def next_deadlines(self, claimable: Claimable = ALL_JOBS, after: datetime | None = None) -> NextDeadlines:
         """Return the earliest instants at which some beat has something to do."""

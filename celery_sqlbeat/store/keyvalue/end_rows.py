@@ -16,12 +16,10 @@ from celery_sqlbeat.model.lifecycle import (
     SUCCESS,
     TRANSITIONS,
     Ending,
-    after_cancellation,
     by_way_of,
 )
-from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.keyvalue.rows import Row
-from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, after, instant
+from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, after
 from celery_sqlbeat.store.keyvalue.units import View
 from celery_sqlbeat.store.records import Guard, Release
 
@@ -46,8 +44,7 @@ def end_run(view: View, release: Release, guard: Guard) -> Ended:
     frees = job is not None and _may_release(job, run, release, guard, now)
     closes = _may_close(run, release, guard, frees, now)
     if closes and run.get("cancel_at") is not None:  # whatever became of it: somebody relies on its end
-        cancelled = after_cancellation(asked_by(run))
-        ending = ending._replace(state=cancelled.state, reason=cancelled.reason, retry_seconds=None)
+        ending = ending._replace(state=CANCELLED, reason=run["reason"], retry_seconds=None)
     via = _way_to(run, ending, guard)
     if closes and (via, ending.state) not in TRANSITIONS:
         return Ended(is_released=False, is_closed=False)
@@ -55,15 +52,13 @@ def end_run(view: View, release: Release, guard: Guard) -> Ended:
         free(view, job, run, release.run_id, ending)
     if closes:
         _close(run, ending, via, now)
+        # Of a one-off a pulse tells the rest.
+        if job is not None and job.get("one_off") and run.get("due_at") is not None:
+            view.is_news = True
         # The job of an overlapping run is to be deleted once the last of them has ended.
         if not run.get("exclusive") and job is not None and job.get("delete_requested"):
             view.is_news = True
     return Ended(frees, closes)
-
-
-def asked_by(run: Row) -> Asked:
-    """Return who has cancelled a run, why and when."""
-    return Asked(run["cancel_by"], run["cancel_reason"], instant(run["cancel_at"]))
 
 
 def _way_to(run: Row, ending: Ending, guard: Guard) -> str:
@@ -153,8 +148,7 @@ def _next_slot(run: Row, now: int) -> int | None:
 def _is_unforeseen(job: Row, now: int) -> bool:
     """Return whether a free job is due at another instant than its claim planned, or due already.
 
-    Or to be deleted now that it is free. Then the other beats must be told. Of one-offs they learn
-    otherwise.
+    Or to be deleted now that it is free. Then the other beats must be told.
     """
     if job.get("one_off"):
         return False

@@ -118,11 +118,9 @@ def _run_entries(row: Row) -> dict[str, int]:
     get = row.get
     state, job_id, slot = row["state"], row["job_id"], score(row["scheduled_for"])
     has_ended, is_one_off = state in ENDED_STATES, get("kind") == ONE_OFF
-    scores = {RUNS: 0, runs_index(job_id): slot}
+    scores = {RUNS: 0, (ONE_OFFS if is_one_off else runs_index(job_id)): 0 if is_one_off else slot}
     if has_ended or not is_one_off:
         scores[slots_index(state if has_ended else OPEN, is_one_off)] = slot
-    if is_one_off:
-        scores[ONE_OFFS] = 0
     if get("due_at") is not None:
         scores[OUTBOX] = scores[waiting_index(job_id)] = score(row["due_at"])
     if get("held_by") is not None:

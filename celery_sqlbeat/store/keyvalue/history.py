@@ -91,7 +91,8 @@ class History:
             # The page may end among the attempts of a slot, which are in order of their ids there.
             slot = min(ids.values())
             ids |= dict(self._place.read(scans=[Scan(index, low=slot, high=slot)]).scanned[0].ids)
-        records = self._records(read_rows(self._place, RUN, list(ids)))
+        # That of a one-off stands in no such index: it has its id.
+        records = self._records(read_rows(self._place, RUN, list(ids) or [job_id]))
         records.sort(key=_slot_order, reverse=True)
         return [run for run in records if last is None or _slot_order(run) < _slot_order(last)][: query.page_size]
 
@@ -142,17 +143,14 @@ class History:
         return self._delete_runs(list(runs), may_go)
 
     def _delete_runs(self, run_ids: Sequence[str], may_go: Callable[[str, Row], bool]) -> int:
-        """Delete those of the runs that may go, and a one-off with the last of its runs."""
+        """Delete those of the runs that may go, and a one-off with its run."""
 
         def delete(view: View, run_id: str) -> bool:
             row = view.row(RUN, run_id)
             if row is None or not may_go(run_id, row):
                 return False
             if row.get("kind") == ONE_OFF:
-                others = view.scan(Scan(runs_index(row["job_id"]), limit=2)).ids
-                # A replay writes the row of the one-off, so that none begins beside this.
-                if len(others) == 1 and view.row(JOB, row["job_id"]) is not None:
-                    view.remove(JOB, row["job_id"])
+                view.remove(JOB, run_id)
             view.remove(RUN, run_id)
             return True
 

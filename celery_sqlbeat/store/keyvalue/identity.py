@@ -6,7 +6,6 @@ from datetime import datetime, timezone
 from celery_sqlbeat import environment
 from celery_sqlbeat.errors import TablesMissing
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
-from celery_sqlbeat.store.keyvalue.reading import read_rows
 from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
     JOB,
@@ -83,9 +82,7 @@ class Identity:
             self._raise([(JOB, read.row["job_id"]) for read in rows if read.row and read.row.get("job_id")], epoch)
             progress(len(names))
         for run_ids in self._ids(ONE_OFFS):
-            runs = read_rows(self._place, RUN, run_ids)
-            jobs = {run["job_id"] for run in runs.values()}
-            self._raise([*((RUN, run_id) for run_id in runs), *((JOB, job_id) for job_id in sorted(jobs))], epoch)
+            self._raise([(table, run_id) for table in (RUN, JOB) for run_id in run_ids], epoch)
             progress(len(run_ids))
         # What was dispatched keeps its fence: nobody would send its message again.
         open_runs = self._place.read(scans=[Scan(slots_index(OPEN))]).scanned[0].ids

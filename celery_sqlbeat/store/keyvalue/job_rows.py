@@ -21,6 +21,7 @@ from celery_sqlbeat.model import (
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, CLAIMED, DLQ, JOB_DELETED, RETRY, RUNNING, SCHEDULED
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.keyvalue.claim_rows import gap_row, is_free_at
 from celery_sqlbeat.store.keyvalue.rows import Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
@@ -125,11 +126,13 @@ def delete(view: View, job_id: str, row: Row) -> None:
     view.remove(JOB, job_id)
 
 
-def enqueue(view: View, run: NewRun) -> bool:
-    """Add an attempt to the outbox; not where its job is gone or about to go."""
+def enqueue(view: View, run: NewRun) -> str | None:
+    """Add an attempt to the outbox; None where its job is gone or about to go."""
     job = view.row(JOB, run.job_id)
     if job is None or job.get("delete_requested"):
-        return False
+        return None
+    if run.letter is not None and run.letter.kind == ONE_OFF:
+        return _reopen(view, run.letter.run_id)
     # No two extra slots of a job are at one instant; and whoever adds a run changes the row of its
     # job, so that those who number attempts notice it.
     slot = max(view.now, job.get("newest_extra", 0) + 1)
@@ -137,15 +140,27 @@ def enqueue(view: View, run: NewRun) -> bool:
     if run.letter is not None:
         letter = view.row(RUN, run.letter.run_id)
         if letter is None or not _may_be_replayed(view, letter):
-            return False
+            return None
         letter["reason"] = REPLAYED
         born = {"attempt": letter["attempt"] + 1, "prior_state": DLQ}
-        born |= {field: letter.get(field) for field in ("kind", "scheduled_for", "task_name")}
+        born |= {field: letter[field] for field in ("kind", "scheduled_for")}
     job["newest_extra"] = slot
     born |= {"job_id": run.job_id, "job_name": job["job_name"], "fence": job["fence"], "state": SCHEDULED}
     view.add(RUN, run.run_id, {**born, "due_at": view.now, "created_at": view.now})
     view.is_news = True
-    return True
+    return run.run_id
+
+
+def _reopen(view: View, run_id: str) -> str | None:
+    """Give a dead one-off another attempt; it keeps its id."""
+    run = view.row(RUN, run_id)
+    if run is None or run["state"] != DLQ:
+        return None
+    none = ("reason", "failures", "lost_leases", "claim_id", "finished_at", "error", "traceback")
+    run |= {"state": SCHEDULED, "prior_state": DLQ, "attempt": run["attempt"] + 1, "advances": 0}
+    run |= {**dict.fromkeys(none), "due_at": view.now, "results_ended_at": view.now}
+    view.is_news = True
+    return run_id
 
 
 def _may_be_replayed(view: View, letter: Row) -> bool:

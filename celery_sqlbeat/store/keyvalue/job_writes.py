@@ -58,7 +58,7 @@ class JobWriter:
             return [(JOB, run.job_id), (RUN, run.run_id), *([(RUN, run.letter.run_id)] if run.letter else [])]
 
         made = sure(carry_out(self._place, runs, keys, enqueue))
-        return {run.run_id for run, is_made in zip(runs, made, strict=True) if is_made}
+        return {run_id for run_id in made if run_id is not None}
 
     def _write_each(self, writes: Sequence[JobWrite]) -> set[str]:
         """Write each job by itself; return the names of those that were as expected."""

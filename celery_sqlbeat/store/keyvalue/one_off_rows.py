@@ -1,8 +1,17 @@
 """What becomes of the rows of a one-off that is submitted, and of a run that is cancelled."""
 
-from celery_sqlbeat.model.lifecycle import CANCELLED, CLAIMED, DISPATCHED, RETRY, RUNNING, SCHEDULED, after_cancellation
-from celery_sqlbeat.model.one_offs import ONCE, ONE_OFF, Cancellation, CancelRequest, OneOff, Submitted
-from celery_sqlbeat.store.keyvalue.end_rows import asked_by, free, move_on
+from celery_sqlbeat.model.lifecycle import (
+    CANCELLED,
+    CLAIMED,
+    DISPATCHED,
+    RETRY,
+    RUNNING,
+    SCHEDULED,
+    Ending,
+    after_cancellation,
+)
+from celery_sqlbeat.model.one_offs import ONCE, ONE_OFF, Asked, Cancellation, CancelRequest, OneOff, Submitted
+from celery_sqlbeat.store.keyvalue.end_rows import free, move_on
 from celery_sqlbeat.store.keyvalue.rows import Row
 from celery_sqlbeat.store.keyvalue.tables import JOB, KEY, RUN, STORE, after, first_fence, instant, micros
 from celery_sqlbeat.store.keyvalue.units import View
@@ -15,7 +24,7 @@ def submit(view: View, one_off: OneOff, submitter: str, dispatch_seconds: float)
     if run is not None:
         is_its_claim = claim_id is not None and run.get("claim_id") == claim_id
         return Submitted(run_id, True, instant(run["scheduled_for"]), clock, run["fence"] if is_its_claim else 0)
-    due = now if one_off.due_at is None else micros(one_off.due_at)
+    due = now if one_off.due_at is None else max(now, micros(one_off.due_at))
     if one_off.key is not None:
         key = view.row(KEY, one_off.key.text)
         if key is not None and key["ends_at"] > now:
@@ -69,9 +78,11 @@ def cancel(view: View, request: CancelRequest) -> Cancellation | None:
         return None
     job = view.row(JOB, run["job_id"])
     if run.get("cancel_at") is None and _may_be_cancelled(view, job, run, request.run_id):
+        ending = after_cancellation(Asked(request.by, request.reason, instant(view.now)))
         run |= {"cancel_at": view.now, "cancel_by": request.by, "cancel_reason": request.reason}
+        run["reason"] = ending.reason
         if run["state"] != RUNNING:
-            _end(view, job, run, request.run_id)
+            _end(view, job, run, request.run_id, ending)
         elif job is not None and _holds(job, run, request.run_id):
             job["asked"] = 1
     is_asked = run.get("cancel_at") is not None
@@ -92,16 +103,17 @@ def _may_be_cancelled(view: View, job: Row | None, run: Row, run_id: str) -> boo
     return not (view.row(RUN, job.get("run_id")) or {}).get("advances")
 
 
-def _end(view: View, job: Row | None, run: Row, run_id: str) -> None:
-    """End a run that has not begun as cancelled, and let its job go on with the next slot."""
-    ending = after_cancellation(asked_by(run))
+def _end(view: View, job: Row | None, run: Row, run_id: str, ending: Ending) -> None:
+    """End a run that has not begun, and let its job go on with the next slot."""
     if job is not None and _holds(job, run, run_id):
         free(view, job, run, run_id, ending)
-    elif job is not None and run["state"] in (SCHEDULED, RETRY) and job.get("retry_run_id") == run_id:
-        move_on(job, run, view.now)
+    elif job is not None and (run["state"] != DISPATCHED or run.get("exclusive")):
+        if job.get("retry_run_id") == run_id:
+            move_on(job, run, view.now)
+        # Of a job that another run holds, the end of that one raises it.
+        job["fence"] += job.get("locked_by") is None
         view.is_news = not job.get("one_off")
-    run |= {"prior_state": run["state"], "state": ending.state, "reason": ending.reason}
-    run |= {"due_at": None, "finished_at": view.now}
+    run |= {"prior_state": run["state"], "state": ending.state, "due_at": None, "finished_at": view.now}
 
 
 def _holds(job: Row, run: Row, run_id: str) -> bool:

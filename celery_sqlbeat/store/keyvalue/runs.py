@@ -7,10 +7,10 @@ from operator import attrgetter
 from celery_sqlbeat.model import SCHEDULE, EndedSlot, RefusedStart, StartedRun, StartRequest
 from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.keyvalue.claims import recorded
-from celery_sqlbeat.store.keyvalue.end_rows import asked_by, end_run
+from celery_sqlbeat.store.keyvalue.end_rows import end_run
 from celery_sqlbeat.store.keyvalue.rows import Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.start_rows import start_run
-from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, UNENDED, after, runs_index, score
+from celery_sqlbeat.store.keyvalue.tables import JOB, RUN, UNENDED, after, instant, runs_index, score
 from celery_sqlbeat.store.keyvalue.units import View, carry_out, parts, sure
 from celery_sqlbeat.store.records import Extended, Guard, Recorded, Release, RunNote
 
@@ -122,7 +122,9 @@ def _extend(view: View, lease: tuple[StartedRun, float]) -> bool | Asked:
         return False
     row["lease_ends_at"] = after(view.now, seconds)
     asked = view.row(RUN, run.run_id) if row.get("asked") or not run.exclusive else None
-    return True if asked is None or asked.get("cancel_at") is None else asked_by(asked)
+    if asked is None or asked.get("cancel_at") is None:
+        return True
+    return Asked(asked["cancel_by"], asked["cancel_reason"], instant(asked["cancel_at"]))
 
 
 def _release_keys(release: Release) -> list[Key]:

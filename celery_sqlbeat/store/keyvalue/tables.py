@@ -101,7 +101,7 @@ DUE_ONE_OFFS = "due_one_offs"
 ONE_OFF_LEASES = "one_off_leases"
 """Of locked one-offs: the end of the lease."""
 ONE_OFFS = "one_offs"
-"""Of the runs of one-offs, in order of their ids."""
+"""Of the runs of one-offs, in order of their ids; they stand in no other index of their jobs."""
 KEYS = "keys"
 """Of idempotency keys: their end."""
 

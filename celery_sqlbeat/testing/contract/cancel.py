@@ -136,7 +136,8 @@ class CancelContract(Contract):
         assert cancel(world, run.run_id) == ASKED
         extended = world.store.extend([(run, LEASE)])
         assert (extended.lost, extended.asked) == (set(), {run.run_id: Asked("ann", "wrong", world.near(world.now))})
-        assert world.run(run.run_id).state == "running"
+        asked = world.run(run.run_id)
+        assert (asked.state, asked.cancel_by) == ("running", "ann")
 
     @pytest.mark.parametrize("fields", JOBS)
     @pytest.mark.parametrize(
