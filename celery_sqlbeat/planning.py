@@ -164,6 +164,7 @@ class Planner:
                 replace_at=_replace_at(job, definition, slot),
                 max_parallel=policy.max_parallel if overlaps else None,
                 is_sensitive=policy.sensitive,
+                retry=policy.retry,
             )
         )
 

@@ -183,7 +183,7 @@ def _default(setting: Field[Any]) -> str:
     kind: validation.Kind = setting.metadata["kind"]
     if setting.default is None:
         return kind.allowed.partition("None: ")[2]
-    if isinstance(setting.default, Policies):
+    if isinstance(setting.default, Policies) or setting.default == ():
         return "`{}`"
     shown = f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
     unit = " s" if "seconds" in kind.allowed else " days" if "days" in kind.allowed else ""

@@ -99,6 +99,9 @@ class Jobs:
         timezone: str | None = None,
         jitter: Any = None,
         sensitive: bool | None = None,
+        retry_strategy: str | None = None,
+        retry_on: Sequence[str] | None = None,
+        dead_on: Sequence[str] | None = None,
     ) -> Job:
         """Define a job, a new one or again; what is not given gets its default.
 
@@ -121,6 +124,9 @@ class Jobs:
             "timezone": timezone,
             "jitter": jitter,
             "sensitive": sensitive,
+            "retry_strategy": retry_strategy,
+            "retry_on": retry_on,
+            "dead_on": dead_on,
         }
         given = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, "start": start}
 

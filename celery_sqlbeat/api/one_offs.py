@@ -216,6 +216,7 @@ def _claim(one_off: OneOff, definition: Definition, answer: Submitted) -> Claim:
         code_key=None,
         max_runtime=one_off.max_runtime,
         is_sensitive=definition.policy.sensitive,
+        retry=definition.policy.retry,
     )
 
 

@@ -18,6 +18,7 @@ from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
 from celery_sqlbeat.errors import KEY_REMEDY, LOCKED, BrokerUnavailable, DatabaseUnavailable, DatabaseUncertain
 from celery_sqlbeat.model import Claim, Claimed, DueBatch, Plan
+from celery_sqlbeat.model.claim_orders import READ_AHEAD, ChosenOrder
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Published, Publisher, Sending
 from celery_sqlbeat.store import Store
@@ -61,6 +62,7 @@ class Dispatcher:
         dispatch_seconds: float,
         clock: Callable[[], float] = environment.monotonic,
         unknown_tasks: UnknownTasks | None = None,
+        order: ChosenOrder | None = None,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -71,7 +73,7 @@ class Dispatcher:
         self._batch_size = batch_size
         self._dispatch_seconds = dispatch_seconds
         self._clock = clock
-        self._unknown_tasks = unknown_tasks
+        self._unknown_tasks, self._order = unknown_tasks, order
         self._in_flight: _InFlightBatch | None = None
         self._unleasable: set[str] = set()
         self._is_crowded = False
@@ -120,7 +122,9 @@ class Dispatcher:
         the others have not taken theirs, it takes them after a lag.
         """
         share = self._membership.share() if self._is_crowded else EVERY_SHARE
-        due = self._store.due(self._batch_size, self._calls.claimable, share, self._besides)
+        size = self._batch_size
+        due = self._store.due(READ_AHEAD * size if self._order else size, self._calls.claimable, share, self._besides)
+        due = self._order(due, size) if self._order else due
         is_full = len(due.jobs) >= self._batch_size
         if share != EVERY_SHARE:
             self._is_crowded, self._follows_crowd = is_full, True

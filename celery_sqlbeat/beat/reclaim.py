@@ -13,8 +13,8 @@ from celery_sqlbeat.beat.republish_evidence import RepublishAnswer, RepublishEvi
 from celery_sqlbeat.beat.withheld import publish_failed
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
 from celery_sqlbeat.errors import FieldError, PayloadLocked
-from celery_sqlbeat.model import Claim, HeldLease, JobRecord, ReplaceableRun, Slot
-from celery_sqlbeat.model.definition import Rules, allowed_call, is_sensitive
+from celery_sqlbeat.model import Claim, HeldLease, ReplaceableRun, Slot
+from celery_sqlbeat.model.definition import Rules, allowed_call, policy_of
 from celery_sqlbeat.model.lifecycle import (
     CANCELLED,
     DLQ,
@@ -30,7 +30,7 @@ from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.messages import carried
 from celery_sqlbeat.publish.publisher import Publisher
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.records import Guard, JobQuery, KeptRun, Release
+from celery_sqlbeat.store.records import Guard, KeptRun, Release
 
 _CONNECT_SECONDS = 2.0  # for the broker; a tick must not block
 _NEARLY_SECONDS = 1.0  # a message that expires sooner is not worth another copy
@@ -177,7 +177,7 @@ class Reclaimer:
         if not self._calls.is_own(lease.job_name, lease.code_owner):
             return None
         try:
-            return self._calls.filled([_claim_of(lease, self._rules)])[0]
+            return self._calls.filled([claim_of(lease, self._rules)])[0]
         except PayloadLocked:
             raise
         except FieldError:
@@ -197,9 +197,9 @@ class Reclaimer:
             if answer.withheld is not None and lease.run_id in won:
                 text = f"run {lease.run_id} of job {lease.job_name} is not sent again: {answer.withheld}"
                 events.noted(topic="republish", text=text)
-        copied = [lease for lease, answer in waiting if answer.publish and lease.run_id in won]
-        rows = self._store.jobs(JobQuery(names=[lease.job_name for lease in copied])) if copied else {}
-        again: Sequence[Claim] = [self._copy(lease, rows.get(lease.job_name)) for lease in copied]
+        again: Sequence[Claim] = [
+            self._copy(lease) for lease, answer in waiting if answer.publish and lease.run_id in won
+        ]
         if self._publisher.is_watched:
             again = carried(self._store, again, are_copies=True)
         if again:
@@ -212,11 +212,9 @@ class Reclaimer:
                 publish_failed(claim, reason, "republish", None)
         return len(won)
 
-    def _copy(self, lease: HeldLease, row: JobRecord | None) -> Claim:
+    def _copy(self, lease: HeldLease) -> Claim:
         """Return the claim for another copy of the message, which expires with the first one."""
-        claim = self._calls.filled([_claim_of(lease, self._rules)])[0]
-        own = None if row is None else row.policies
-        claim = claim._replace(is_sensitive=is_sensitive(lease.job_name, own, self._rules.policies))
+        claim = self._calls.filled([claim_of(lease, self._rules)])[0]
         expires_at = self._expires_at(claim, lease)
         return claim if expires_at is None else claim._replace(options={**claim.options, "expires": expires_at})
 
@@ -233,8 +231,9 @@ def _tell(lease: HeldLease, ending: Ending) -> None:
         events.slot_skipped(job_name=name, reason=reason, slots=1, first=slot, last=slot)
 
 
-def _claim_of(lease: HeldLease, rules: Rules) -> Claim:
+def claim_of(lease: HeldLease, rules: Rules) -> Claim:
     """Return the claim that its message carried; the row may have been edited since."""
+    policy = policy_of(lease.job_name, lease.policies, rules.policies)
     call = allowed_call(lease, rules)
     slot = Slot(
         kind=lease.kind,
@@ -263,4 +262,6 @@ def _claim_of(lease: HeldLease, rules: Rules) -> Claim:
         max_retries=0,
         exclusive=bool(lease.exclusive),
         code_key=lease.code_key,
+        is_sensitive=policy is None or policy.sensitive,  # in doubt
+        retry=None if policy is None else policy.retry,
     )

@@ -6,10 +6,12 @@ is hidden from all that print messages: Celery does at DEBUG, and tasks print th
 """
 
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_sqlbeat import events
+from celery_sqlbeat.config.policy import KINDS, RetryRule
+from celery_sqlbeat.config.validation import NotAllowed
 
 _is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 _LARGEST_FENCE = 2**63 - 1
@@ -52,6 +54,7 @@ def is_hidden(request: Mapping[str, Any]) -> bool:
 VERSION = 1
 _LONGEST_NAME = 100  # characters of a namespace, as the settings have it, or of a store's id
 _LONGEST_LEASE = 10.0**9  # seconds
+_LONGEST_STRATEGY = 300  # characters of its name or path
 _ANY_ID = "00000000-0000-4000-8000-000000000000"
 
 
@@ -68,6 +71,8 @@ class Header(NamedTuple):
     """None where the beat that wrote it is an older one."""
     forgotten: bool = False
     """Whether a beat fired and forgot it: workers of other stores run it as plain workers do."""
+    retry: RetryRule | None = None
+    """What its job says of retries; it names no more than what the worker knows."""
 
     @property
     def delivery(self) -> tuple[str, str, int, int]:
@@ -106,7 +111,13 @@ def read(raw: Any, request: Mapping[str, Any]) -> Header | Copied | Malformed | 
         return Newer(version)
     fields = [raw.get(name) for name in Header._fields[:5]]
     header = Header._make(
-        (*fields, request.get("retries") or 0, _seconds(raw.get("lease")), raw.get("forgotten") is True)
+        (
+            *fields,
+            request.get("retries") or 0,
+            _seconds(raw.get("lease")),
+            raw.get("forgotten") is True,
+            _rule(raw.get("retry")),
+        )
     )
     if not can_be_asked(header.run, header.claim, header.fence, _ANY_ID, header.celery_retries):
         return Malformed("its run, claim or fence is not in the form that beats write")
@@ -119,6 +130,22 @@ def _seconds(raw: Any) -> float | None:
     # Only how often a worker says that it holds the message depends on it.
     is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
     return float(raw) if is_number and 0 < raw < _LONGEST_LEASE else None
+
+
+def _rule(raw: Any) -> RetryRule | None:
+    if not isinstance(raw, Mapping):
+        return None
+    strategy = raw.get("strategy")
+    is_name = isinstance(strategy, str) and len(strategy) <= _LONGEST_STRATEGY
+    return RetryRule(strategy if is_name else None, _errors("retry_on", raw), _errors("dead_on", raw))
+
+
+def _errors(name: str, raw: Mapping[str, Any]) -> Sequence[str] | None:
+    try:
+        names: Sequence[str] | None = KINDS[name].read(raw.get(name))
+    except NotAllowed:
+        return None
+    return names
 
 
 def is_copied(raw: Any, request: Mapping[str, Any]) -> bool:

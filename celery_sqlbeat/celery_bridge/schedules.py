@@ -24,6 +24,8 @@ from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
 
 from celery_sqlbeat.errors import FieldError, ScheduleError
 from celery_sqlbeat.schedule.cron import FIELDS, MONTH_OF_YEAR, Cron, Field, read_field, write_field
+from celery_sqlbeat.schedule.custom import Custom
+from celery_sqlbeat.schedule.grid import next_after
 from celery_sqlbeat.schedule.solar import Solar
 from celery_sqlbeat.schedule.text import Every, Once, Schedule, parse
 
@@ -67,12 +69,44 @@ class once(schedules.BaseSchedule):  # noqa: N801  # Celery's schedules are lowe
         return type(self), (self.at, self.nowfun)
 
 
+class custom(schedules.BaseSchedule):  # noqa: N801  # Celery's schedules are lower case
+    """A schedule of a kind that others have added, for stock beat and for tools that ask."""
+
+    nowfun: Any
+
+    def __init__(self, text: str, nowfun: Any = None, app: Any = None) -> None:
+        super().__init__(nowfun=nowfun, app=app)
+        self.text = text
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        """Return the time until the next instant; a day where there is none."""
+        since = self.maybe_make_aware(last_run_at).astimezone(timezone.utc)
+        at = next_after(parse(self.text), since, self.tz)  # type: ignore[arg-type]  # a gap in the stubs
+        return _FAR if at is None else at - self.maybe_make_aware(self.now())
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        """Return whether an instant has come, and when to ask again."""
+        left = self.remaining_estimate(last_run_at)
+        if left > timedelta():
+            return False, left.total_seconds()
+        return True, max(0.0, self.remaining_estimate(self.maybe_make_aware(self.now())).total_seconds())
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, custom) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.text, self.nowfun)
+
+
 def from_celery(value: Any, relative: bool = False) -> Schedule | None:
     """Return the schedule that means the same; None for a custom class, which has no text.
 
     `relative` is the entry's, and counts as in stock beat: for numbers and timedeltas only.
     """
-    if isinstance(value, Every | Cron | Solar | Once):
+    if isinstance(value, Every | Cron | Solar | Once | Custom):
         return value
     if isinstance(value, str):
         return parse(value)
@@ -86,8 +120,8 @@ def from_celery(value: Any, relative: bool = False) -> Schedule | None:
         return _cron(value)
     if type(value) is schedules.solar:
         return Solar(value.event, value.lat, value.lon)
-    if type(value) is once:
-        return Once(value.at)
+    if type(value) in (once, custom):
+        return Once(value.at) if type(value) is once else parse(value.text)
     if callable(getattr(value, "is_due", None)):
         return None
     raise ScheduleError(value, "a schedule is a number of seconds, a timedelta, a schedule object of Celery, or text")
@@ -110,6 +144,8 @@ def to_celery(schedule: Schedule, app: Any = None, zone: tzinfo | None = None) -
     elif isinstance(schedule, Solar):
         event: Any = schedule.event  # one of the words that Celery knows
         stock = schedules.solar(event, schedule.latitude, schedule.longitude)
+    elif isinstance(schedule, Custom):
+        stock = custom(str(schedule))
     else:
         stock = once(schedule.at)
     if app is not None:

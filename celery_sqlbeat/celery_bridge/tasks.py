@@ -26,6 +26,7 @@ from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS, is_hid
 from celery_sqlbeat.config.validation import LONGEST_WAIT
 from celery_sqlbeat.errors import AttemptFollowed
 from celery_sqlbeat.model import EndedSlot
+from celery_sqlbeat.model.retries import classes_of
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.records import RunNote
 
@@ -39,6 +40,8 @@ class Report(NamedTuple):
 
     error: str | None = None
     traceback: str | None = None
+    errors: tuple[str, ...] = ()
+    """The classes of the error, as policies name them."""
 
 
 NO_REPORT = Report()
@@ -47,7 +50,7 @@ NO_REPORT = Report()
 def report(error: BaseException, exc_info: Any) -> Report:
     """Return the text of an error that Celery reports."""
     trace = safe_str(getattr(exc_info, "traceback", None) or "")
-    return Report(text_of(error), trace or None)
+    return Report(text_of(error), trace or None, classes_of(error))
 
 
 def report_raised(error: BaseException) -> Report:
@@ -57,7 +60,7 @@ def report_raised(error: BaseException) -> Report:
         lines = traceback.format_exception(type(error), error, trace.tb_next if trace and trace.tb_next else trace)
     except Exception:  # an error may be unable to say what it is
         lines = traceback.format_tb(trace)
-    return Report(text_of(error), safe_str("".join(lines)) or None)
+    return Report(text_of(error), safe_str("".join(lines)) or None, classes_of(error))
 
 
 def text_of(error: BaseException) -> str:
@@ -76,6 +79,7 @@ class AttemptFailed(Retry):
     ) -> None:
         """Take the error, the seconds until the next attempt, and what the database stores."""
         super().__init__(message, exc, when, **options)
+        self.seconds: float | None = when
         self.told = told
 
     def __reduce__(self) -> Any:

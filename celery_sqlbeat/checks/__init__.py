@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,8 @@ from celery_sqlbeat.celery_bridge.app import rules_of
 from celery_sqlbeat.checks import installation, jobs, workers
 from celery_sqlbeat.checks.facts import LEVELS, BrokerFacts, CodeFacts, DatabaseFacts, Facts, Finding
 from celery_sqlbeat.checks.gather import gather_broker, gather_code, gather_workers, read_database, within
-from celery_sqlbeat.config.settings import Settings
-from celery_sqlbeat.errors import KEY_REMEDY, PayloadKeyError, SqlbeatError, StoreError
+from celery_sqlbeat.config.settings import Settings, named_functions
+from celery_sqlbeat.errors import KEY_REMEDY, PayloadKeyError, SettingError, SqlbeatError, StoreError
 from celery_sqlbeat.store import Store, open_store
 
 __all__ = ["Finding", "diagnose"]
@@ -33,6 +34,7 @@ SLACK = 5.0  # seconds for connections, beside the time of each question
 def diagnose(app: Any, settings: Settings, seconds: float = 2.0, store: Store | None = None) -> list[Finding]:
     """Return what is wrong with this app, its database, broker and workers; the worst first."""
     findings: list[Finding] = [*installation.driver_findings(settings.database_url)]
+    findings += [settings_finding(error) for error in _missing_functions(settings)]
     code = _read_code(app, settings, findings)
     try:
         if settings.payload_key is not None:
@@ -46,6 +48,14 @@ def diagnose(app: Any, settings: Settings, seconds: float = 2.0, store: Store | 
     for family in FAMILIES:
         findings += family(facts)
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+
+
+def _missing_functions(settings: Settings) -> Iterator[SettingError]:
+    for kind, name, place in named_functions(settings):
+        try:
+            kind.require(name, place)
+        except SettingError as error:
+            yield error
 
 
 def settings_finding(error: SqlbeatError) -> Finding:

@@ -86,11 +86,19 @@ def schedule_value(ctx: click.Context, param: click.Parameter, value: str | None
         return value
 
 
+def names(text: str) -> list[str]:
+    """Split a list of names or globs at its commas."""
+    return [name.strip() for name in text.split(",")]
+
+
 def policy_options(command: F) -> F:
     """Add the policies as options, in the order of the contract."""
     sensitive = click.option("--sensitive/--not-sensitive", default=None, help="Show its arguments nowhere.")
     command = sensitive(command)
     for name, kind in (
+        ("dead_on", names),
+        ("retry_on", names),
+        ("retry_strategy", str),
         ("jitter", float),
         ("timezone", str),
         ("max_runtime", float),

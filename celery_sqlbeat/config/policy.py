@@ -6,12 +6,12 @@ The most specific policy wins: defaults, globs from short to long, the exact nam
 import fnmatch
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from celery_sqlbeat.config import validation
+from celery_sqlbeat.config import plugins, validation
 from celery_sqlbeat.errors import FieldError, SettingError, SqlbeatError
 
 SHORTEST_LEASE = 1.0  # seconds; below it three heartbeats and a stop no longer fit between two statements
@@ -24,8 +24,34 @@ MOST_PARALLEL = 1000  # runs; more is no limit
 QUEUE, SKIP, ALLOW, REPLACE = OVERLAPS = ("queue", "skip", "allow", "replace")
 """What becomes of a slot that comes due while the run before it goes on."""
 
+
+def errors() -> validation.Kind:
+    """Return the kind of a list of classes of errors, by name or glob."""
+
+    def check(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST_ERRORS:
+            raise ValueError
+        if not all(isinstance(each, str) and _is_error(each) for each in value):
+            raise ValueError
+        return tuple(value)
+
+    allowed = f"a list of 1 to {MOST_ERRORS} names or globs of errors' classes, such as ['ValueError', 'requests.*']"
+    return validation.Kind(allowed, check)
+
+
+_is_error = re.compile(r"[\w.*?\[\]!-]{1,200}").fullmatch
+MOST_ERRORS = 50  # names or globs; they travel with each message
+
 Fields = Mapping[str, Any]  # validated policies that somebody set; the others are left to what is less specific
 ErrorAt = Callable[[str | None, object, str], SqlbeatError]  # field (None: the whole), value, what is allowed
+
+
+class RetryRule(NamedTuple):
+    """What a job says of its retries beyond their number; None leaves it to the settings."""
+
+    strategy: str | None = None
+    retry_on: Sequence[str] | None = None
+    dead_on: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +70,18 @@ class Policy:
     jitter: float = 0.0
     max_parallel: int | None = None
     sensitive: bool = False
+    retry_strategy: str | None = None
+    retry_on: tuple[str, ...] | None = None
+    dead_on: tuple[str, ...] | None = None
+
+    @property
+    def retry(self) -> RetryRule | None:
+        """What the worker must know of retries beyond their number; None: nothing."""
+        rule = RetryRule(self.retry_strategy, self.retry_on, self.dead_on)
+        return None if rule == _NO_RULE else rule
 
 
+_NO_RULE = RetryRule()
 DEFAULT = Policy()
 
 KINDS: Mapping[str, validation.Kind] = {
@@ -61,6 +97,9 @@ KINDS: Mapping[str, validation.Kind] = {
     "timezone": validation.optional(validation.time_zone(), "the time zone of the job or the app"),
     "jitter": validation.seconds(0),
     "sensitive": validation.flag(),
+    "retry_strategy": validation.optional(plugins.known(plugins.RETRY_STRATEGIES), "sqlbeat_retry_strategy"),
+    "retry_on": validation.optional(errors(), "each error is retried"),
+    "dead_on": validation.optional(errors(), "no error is left out"),
 }
 
 
@@ -145,6 +184,8 @@ def policies_from_setting(value: object) -> Policies:
             raise SettingError(
                 "sqlbeat_policies", validation.shown(pattern), "each key is a job name or a glob, like '*'"
             )
+        if isinstance(mapping, Mapping):  # a row may name only what is known by then
+            plugins.add_path(plugins.RETRY_STRATEGIES, mapping.get("retry_strategy"))
         rules[pattern] = policy_fields(mapping, functools.partial(_setting_error, pattern))
     return Policies(rules)
 

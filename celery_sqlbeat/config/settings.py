@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from celery_sqlbeat import events
-from celery_sqlbeat.config import policy, redaction, validation
+from celery_sqlbeat.config import plugins, policy, redaction, validation
 from celery_sqlbeat.config.database_url import ALLOWED, DatabaseUrl, database_url
 from celery_sqlbeat.config.payload_key import Keyring, payload_key
+from celery_sqlbeat.config.plugins import Plugins
 from celery_sqlbeat.config.policy import MOST_RETRIES, SHORTEST_LEASE, Policies
 from celery_sqlbeat.errors import SettingError
 
@@ -102,9 +103,26 @@ class Settings:
     max_lost_leases: int = _setting(
         5, validation.whole(0, MOST_RETRIES), "Lost leases of a slot before it goes to the dead letters."
     )
-    retry_base: float = _setting(2.0, validation.seconds(0), "The longest wait before the first retry; full jitter.")
+    retry_base: float = _setting(2.0, validation.seconds(0), "The longest wait before the first retry.")
     retry_factor: float = _setting(2.0, validation.number(1, 100), "By this the wait grows from retry to retry.")
-    retry_max: float = _setting(600.0, validation.seconds(0), "No wait before a retry is longer.")
+    retry_max: float = _setting(
+        600.0, validation.seconds(0), "No wait before a retry is longer, unless a strategy of yours says so."
+    )
+    retry_strategy: str = _setting(
+        "exponential",
+        plugins.known_or_path(plugins.RETRY_STRATEGIES),
+        "How the wait before a retry is found; `exponential` has full jitter. A policy may say otherwise.",
+    )
+    schedules: tuple[tuple[str, str], ...] = _setting(
+        (),
+        plugins.named_paths(plugins.SCHEDULES),
+        "Further kinds of schedule: the word that begins the text, and the function that reads the rest.",
+    )
+    claim_order: str = _setting(
+        "oldest",
+        plugins.known_or_path(plugins.CLAIM_ORDERS),
+        "Which jobs a beat claims first where more are due than `sqlbeat_batch_size`.",
+    )
     history_days: float = _setting(
         7.0, validation.number(0, 36500, above=True, unit=" of days"), "So long ended runs are kept."
     )
@@ -161,6 +179,24 @@ class Settings:
     def stop_timeout(self) -> float:
         """So many seconds before the end of a lease of `lock_timeout` its task is stopped."""
         return stop_timeout(self.lock_timeout)
+
+
+def named_functions(settings: Settings) -> Iterator[tuple[Plugins, str, str]]:
+    """Yield what the settings name that is to be imported: of which kind, its name, and where."""
+    yield plugins.RETRY_STRATEGIES, settings.retry_strategy, "sqlbeat_retry_strategy"
+    yield plugins.CLAIM_ORDERS, settings.claim_order, "sqlbeat_claim_order"
+    for kind, _ in settings.schedules:
+        yield plugins.SCHEDULES, kind, "sqlbeat_schedules"
+    for pattern, rule in settings.policies.rules.items():
+        if (name := rule.get("retry_strategy")) is not None:
+            yield plugins.RETRY_STRATEGIES, name, f"sqlbeat_policies[{pattern!r}]['retry_strategy']"
+
+
+def require_functions(settings: Settings, *kinds: Plugins) -> None:
+    """Import what the settings name of these kinds; a SettingError says what is missing."""
+    for kind, name, place in named_functions(settings):
+        if kind in kinds:
+            kind.require(name, place)
 
 
 def stop_timeout(lease_seconds: float) -> float:

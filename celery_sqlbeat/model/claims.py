@@ -8,6 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from celery_sqlbeat.config.policy import RetryRule
+
 SCHEDULE = "schedule"  # the kinds of slot
 MANUAL = "manual"
 FINISHED = "finished"  # why the database disables a job whose schedule has no slot left
@@ -85,6 +87,8 @@ class Claim(NamedTuple):
     """Whether its arguments are shown nowhere."""
     check_in: str | None = None
     """The check-in that a monitor opened for the slot when an earlier message was sent."""
+    retry: RetryRule | None = None
+    """What its job says of retries, for the worker; None: nothing of its own."""
 
 
 class GapRecord(NamedTuple):
@@ -262,3 +266,4 @@ class HeldLease(NamedTuple):
     code_key: str | None
     code_owner: str | None
     now: datetime
+    policies: Any = None

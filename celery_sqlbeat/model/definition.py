@@ -158,16 +158,19 @@ def read_definition(row: JobText, rules: Rules) -> Definition:
     )
 
 
-def is_sensitive(job_name: str, own: Any, policies: Policies) -> bool:
-    """Return whether a job's arguments are shown nowhere; `own` is its column `Policies`.
-
-    In doubt they are not shown.
-    """
+def policy_of(job_name: str, own: Any, policies: Policies) -> Policy | None:
+    """Return the policy of a job with this column `Policies`; None where that cannot be read."""
     try:
         fields = None if own is None else fields_from_text(_text("Policies", own))
     except FieldError:
-        return True
-    return policy_for(job_name, policies, fields).sensitive
+        return None
+    return policy_for(job_name, policies, fields)
+
+
+def is_sensitive(job_name: str, own: Any, policies: Policies) -> bool:
+    """Return whether a job's arguments are shown nowhere; in doubt they are not."""
+    policy = policy_of(job_name, own, policies)
+    return policy is None or policy.sensitive
 
 
 def allowed_call(row: CallText, rules: Rules, is_sensitive: bool = False) -> Call:

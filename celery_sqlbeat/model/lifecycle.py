@@ -4,7 +4,7 @@ Pure: no clock, no driver. The database holds the same table as a CHECK constrai
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from celery_sqlbeat.model import HeldLease, RefusedStart
 from celery_sqlbeat.model.one_offs import Asked
@@ -51,6 +51,7 @@ TRANSITIONS: frozenset[tuple[str, str]] = frozenset(
 
 MAX_REPUBLISHES = 3
 LONGEST_QUEUED_SECONDS = 3600.0  # doubling stops at an hour
+NOT_RETRIED = "not retried"  # its error, or its retry strategy, sends it to the dead letters at once
 CANNOT_BE_PUBLISHED = "cannot be published"
 NEVER_STARTED = "never started"
 OVERLAP = "overlap"
@@ -89,6 +90,13 @@ class Ending(NamedTuple):
     traceback: str | None = None
 
 
+class Waits(Protocol):
+    """Says how long to wait before a failed slot is tried again."""
+
+    def seconds(self, failures: int, random: Callable[[], float]) -> float | None:
+        """Return the delay; None where the slot is not to be tried again."""
+
+
 class Backoff(NamedTuple):
     """How long to wait before a failed slot is tried again."""
 
@@ -113,9 +121,7 @@ def after_success(reason: str | None = None, error: str | None = None) -> Ending
     return Ending(SUCCESS, reason, error=error)
 
 
-def tried_again_in(
-    failures_before: int, max_retries: int, backoff: Backoff, random: Callable[[], float]
-) -> float | None:
+def tried_again_in(failures_before: int, max_retries: int, backoff: Waits, random: Callable[[], float]) -> float | None:
     """Return the seconds until another attempt if this one fails; None without retries left."""
     failures = failures_before + 1
     return backoff.seconds(failures, random) if failures <= max_retries else None
@@ -124,22 +130,23 @@ def tried_again_in(
 def after_failure(
     failures_before: int,
     max_retries: int,
-    backoff: Backoff,
+    backoff: Waits,
     random: Callable[[], float],
     error: str | None = None,
     traceback: str | None = None,
 ) -> Ending:
-    """Another attempt while retries are left, then the dead letters."""
+    """Another attempt while retries are left and the backoff allows one, then the dead letters."""
     seconds = tried_again_in(failures_before, max_retries, backoff, random)
     if seconds is None:
-        return Ending(DLQ, "retries exhausted", None, 1, 0, error, traceback)
+        reason = NOT_RETRIED if failures_before < max_retries else "retries exhausted"
+        return Ending(DLQ, reason, None, 1, 0, error, traceback)
     return Ending(RETRY, "failed", seconds, 1, 0, error, traceback)
 
 
 def after_refusal(
     failures_before: int,
     max_retries: int,
-    backoff: Backoff,
+    backoff: Waits,
     random: Callable[[], float],
     error: str,
     traceback: str | None = None,

@@ -85,10 +85,18 @@ def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
             "claim": claim.claim_id,
             "fence": claim.fence,
             "lease": claim.lease_seconds,
+            **_rule(claim),
         },
         "celery_beat_task": True,
     }
     return own if is_one_off(claim) else {**own, "periodic_task_name": claim.job_name}
+
+
+def _rule(claim: Claim) -> dict[str, Any]:
+    """Return what the worker must know of the job's retries; nothing where it has no rule."""
+    if claim.retry is None:
+        return {}
+    return {"retry": {name: value for name, value in claim.retry._asdict().items() if value is not None}}
 
 
 def is_one_off(claim: Claim) -> bool:

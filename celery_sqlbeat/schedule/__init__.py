@@ -4,6 +4,7 @@ Pure: no driver, no clock, no Celery. All instants are aware datetimes in UTC.
 """
 
 from celery_sqlbeat.schedule.cron import Cron
+from celery_sqlbeat.schedule.custom import Custom
 from celery_sqlbeat.schedule.grid import count_between, latest_at, next_after
 from celery_sqlbeat.schedule.solar import Solar
 from celery_sqlbeat.schedule.text import Every, Once, Schedule, parse
@@ -14,6 +15,7 @@ __all__ = [
     "COALESCE",
     "OVERLAP",
     "Cron",
+    "Custom",
     "Every",
     "Fire",
     "Gap",

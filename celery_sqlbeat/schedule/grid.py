@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from celery_sqlbeat.schedule.cron import Cron
 from celery_sqlbeat.schedule.cron_times import count_fires, last_fire, next_fire
+from celery_sqlbeat.schedule.custom import MOST_COUNTED, Custom
 from celery_sqlbeat.schedule.solar import SAME_EVENT, Solar, count_events, last_event, next_event
 from celery_sqlbeat.schedule.text import Every, Once, Schedule, step
 from celery_sqlbeat.schedule.zone import FIRST_YEAR, LAST_YEAR, TICK, plus, shifted
@@ -35,6 +36,8 @@ def latest_at(schedule: Schedule, after: datetime, until: datetime, zone: tzinfo
         return after + passed * schedule.interval if passed > 0 else None
     if isinstance(schedule, Once):
         return schedule.at if after < schedule.at <= until else None
+    if isinstance(schedule, Custom):
+        return schedule.latest_at(after, until, zone)
     low, high = _naive(after), _naive(until)
     if low >= high:
         return None
@@ -43,21 +46,28 @@ def latest_at(schedule: Schedule, after: datetime, until: datetime, zone: tzinfo
     )
 
 
-def count_between(schedule: Schedule, first: datetime, last: datetime, zone: tzinfo) -> int:
-    """Count the instants of the schedule in [`first`, `last`]; see count_events for solar ones."""
+def count_between(schedule: Schedule, first: datetime, last: datetime, zone: tzinfo, most: int = MOST_COUNTED) -> int:
+    """Count the instants of the schedule in [`first`, `last`]; see count_events for solar ones.
+
+    Of a kind that others have added at most `most` are counted.
+    """
     if first > last:
         return 0
     if isinstance(schedule, Every):
         return (last - first) // schedule.interval + 1
     if isinstance(schedule, Once):
         return int(first <= schedule.at <= last)
+    if isinstance(schedule, Custom):
+        return schedule.count_between(first, last, zone, most)
     low, high = _naive(first), _naive(last)
     return count_events(schedule, low, high) if isinstance(schedule, Solar) else count_fires(schedule, low, high, zone)
 
 
 @lru_cache(maxsize=16384)
-def _next_on_grid(schedule: Cron | Solar, instant: datetime, zone: tzinfo) -> datetime | None:
+def _next_on_grid(schedule: Cron | Solar | Custom, instant: datetime, zone: tzinfo) -> datetime | None:
     """Return the next instant, cached: many jobs share a crontab and fire at the same instant."""
+    if isinstance(schedule, Custom):
+        return schedule.next_after(instant, zone)
     after = _naive(instant)
     return _aware(next_event(schedule, after) if isinstance(schedule, Solar) else next_fire(schedule, after, zone))
 
@@ -132,7 +142,7 @@ class GridSeries(NamedTuple):
     due: datetime
     after: datetime
     offset: timedelta
-    schedule: Cron | Solar | Once
+    schedule: Cron | Solar | Once | Custom
     zone: tzinfo
 
     def following(self, slot: datetime) -> datetime | None:
@@ -176,7 +186,7 @@ class GridSeries(NamedTuple):
         low = self.after + TICK
         while high - low > timedelta(seconds=1):
             middle = low + (high - low) / 2
-            if count_between(self.schedule, middle, last, self.zone) >= count:
+            if count_between(self.schedule, middle, last, self.zone, count) >= count:
                 low = middle
             else:
                 high = middle
@@ -188,7 +198,7 @@ class GridSeries(NamedTuple):
         return self.due if point is None else point + self.offset
 
 
-def grid_series(schedule: Cron | Solar | Once, zone: tzinfo, due: datetime, offset: timedelta) -> GridSeries:
+def grid_series(schedule: Cron | Solar | Once | Custom, zone: tzinfo, due: datetime, offset: timedelta) -> GridSeries:
     """Return the series from `due` on, a point of the grid plus the offset unless it was moved."""
     if isinstance(schedule, Once):
         return GridSeries(due, max(due, schedule.at), offset, schedule, zone)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 
+from celery_sqlbeat.config.plugins import SCHEDULES
 from celery_sqlbeat.errors import ScheduleError
 from celery_sqlbeat.schedule.cron import Cron, read_cron
+from celery_sqlbeat.schedule.custom import Custom, read_custom
 from celery_sqlbeat.schedule.solar import Solar, read_solar
 from celery_sqlbeat.schedule.zone import BOUNDS, within
 
@@ -166,7 +168,7 @@ def read_once(words: list[str], text: str) -> Once:
         raise ScheduleError(text, f"no such instant ({error})") from None
 
 
-Schedule = Every | Cron | Solar | Once
+Schedule = Every | Cron | Solar | Once | Custom
 
 LONGEST_TEXT = 1000  # characters; five crontab fields with every value listed take half of it
 
@@ -191,10 +193,15 @@ def parse(text: str) -> Schedule:
 def _read(text: str) -> Schedule:
     kind, *words = text.lower().split() or [""]
     if kind not in _READERS:
+        custom = read_custom(kind, " ".join(text.split()[1:]))
+        if custom is not None:
+            return custom
+        others = [name for name in SCHEDULES.names() if name not in _READERS]
         raise ScheduleError(
             text,
             "a schedule is one of: every 1h30m, cron MINUTE HOUR DAY_OF_MONTH MONTH DAY_OF_WEEK, "
-            "solar sunset 51.5 -0.12, once 2027-01-31T09:00:00Z",
+            "solar sunset 51.5 -0.12, once 2027-01-31T09:00:00Z"
+            + (f", or of the kinds that were added: {', '.join(others)}" if others else ""),
         )
     try:
         return _READERS[kind](words, text)

@@ -247,7 +247,7 @@ class Admission:
 
         def answered(answer: StartAnswer) -> None:
             if isinstance(answer, Started) and answer.run_lease.take():
-                self.worker_runtime.finish(answer.run_lease, how, told.error, told.traceback)
+                self.worker_runtime.finish(answer.run_lease, how, told)
             heard(answer)
 
         self.worker_runtime.ask(header, _question(header, answered))
@@ -288,7 +288,7 @@ class Admission:
 
 def _question(header: Header, answered: Callable[[StartAnswer], None], ahead: bool = False) -> StartQuestion:
     request = StartRequest(header.run, header.claim, header.fence, _start_id(), header.celery_retries)
-    return StartQuestion(request, answered, ahead)
+    return StartQuestion(request, answered, ahead, header.retry)
 
 
 def _start_id() -> str:

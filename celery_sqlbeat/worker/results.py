@@ -10,15 +10,19 @@ from celery.exceptions import Ignore, Reject, Terminated, WorkerLostError
 from celery_sqlbeat import environment
 from celery_sqlbeat.celery_bridge.consumer import is_stopping
 from celery_sqlbeat.celery_bridge.tasks import NO_REPORT, Report, report
-from celery_sqlbeat.config.settings import Settings
-from celery_sqlbeat.errors import LeaseLost
+from celery_sqlbeat.config.plugins import RETRY_STRATEGIES
+from celery_sqlbeat.config.policy import RetryRule
+from celery_sqlbeat.config.settings import Settings, require_functions
+from celery_sqlbeat.errors import LeaseLost, MaxRuntimeExceeded
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.lifecycle import (
     CANCELLED,
     DLQ,
+    NOT_RETRIED,
     SKIPPED,
     Backoff,
     Ending,
+    Waits,
     after_failure,
     after_lost_lease,
     after_success,
@@ -27,6 +31,7 @@ from celery_sqlbeat.model.lifecycle import (
     released_unknown,
     tried_again_in,
 )
+from celery_sqlbeat.model.retries import EXPONENTIAL, Again, Decided, JobBackoff, classes_of, question_of
 from celery_sqlbeat.worker.lease import RunLease
 
 
@@ -61,7 +66,7 @@ def backoff_of(settings: Settings) -> Backoff:
 def outcome_of(
     end: TaskResult,
     run: StartedRun,
-    backoff: Backoff,
+    backoff: Waits,
     random: Callable[[], float],
     error: str | None = None,
     traceback: str | None = None,
@@ -145,21 +150,66 @@ class OutcomeRules:
     """How the runs of one worker end, by its settings. Safe in any thread."""
 
     def __init__(self, settings: Settings) -> None:
+        """Load the strategies that the settings name; SettingError where one is missing."""
+        require_functions(settings, RETRY_STRATEGIES)
         self._backoff = backoff_of(settings)
+        self._strategy = settings.retry_strategy
 
-    def ending(self, run_lease: RunLease, end: TaskResult, error: str | None, traceback: str | None) -> Ending:
-        """Return how a run ends whose task ended so."""
-        return outcome_of(end, run_lease.run, self._backoff, partial(_jitter, run_lease), error, traceback)
+    def ending(
+        self,
+        run_lease: RunLease,
+        end: TaskResult,
+        error: str | None,
+        traceback: str | None,
+        errors: tuple[str, ...] = (),
+        decided: Decided | None = None,
+    ) -> Ending:
+        """Return how a run ends whose task ended so.
 
-    def tried_again_in(self, run_lease: RunLease) -> float | None:
-        """Return the seconds until another attempt, should this one fail; None for the last one."""
-        run = run_lease.run
-        return tried_again_in(run.failures, run.max_retries, self._backoff, partial(_jitter, run_lease))
+        `errors`: the classes of its error. `decided`: what was decided where it was raised.
+        """
+        backoff = decided or self._waits(run_lease, () if end is TaskResult.REQUEUED else errors)
+        return outcome_of(end, run_lease.run, backoff, partial(_jitter, run_lease), error, traceback)
+
+    def again_of(self, run_lease: RunLease) -> Again:
+        """Return what tells the process of a body whether another attempt follows it."""
+        run, backoff = run_lease.run, self._waits(run_lease, ())
+        if isinstance(backoff, JobBackoff):
+            return question_of(backoff, run.failures, _jitter(run_lease))
+        return tried_again_in(run.failures, run.max_retries, backoff, partial(_jitter, run_lease))
+
+    def tried_again_in(self, run_lease: RunLease, errors: tuple[str, ...]) -> float | None:
+        """Return the seconds until another attempt if this one fails so; None for the last one."""
+        run, backoff = run_lease.run, self._waits(run_lease, errors)
+        return tried_again_in(run.failures, run.max_retries, backoff, partial(_jitter, run_lease))
 
     def overdue(self, run_lease: RunLease, reason: str) -> Ending:
         """Return how a run ends whose body took too long."""
         run, jitter = run_lease.run, partial(_jitter, run_lease)
-        return after_failure(run.failures, run.max_retries, self._backoff, jitter, reason)._replace(reason=reason)
+        backoff = self._waits(run_lease, classes_of(MaxRuntimeExceeded))
+        ending = after_failure(run.failures, run.max_retries, backoff, jitter, reason)
+        return ending if ending.reason == NOT_RETRIED else ending._replace(reason=reason)
+
+    def _waits(self, run_lease: RunLease, errors: tuple[str, ...]) -> Waits:
+        rule = run_lease.retry
+        if rule is None:
+            if self._strategy == EXPONENTIAL:
+                return self._backoff
+            rule = RetryRule()
+        run, (base, factor, longest) = run_lease.run, self._backoff
+        return JobBackoff(
+            strategy=rule.strategy or self._strategy,
+            default=self._strategy,
+            retry_on=rule.retry_on,
+            dead_on=rule.dead_on,
+            job_name=run.job_name,
+            slot=f"{run.job_id} {run.scheduled_for.isoformat()} {run.kind}",
+            max_retries=run.max_retries,
+            base=base,
+            factor=factor,
+            longest=longest,
+            errors=errors,
+        )
 
 
 def _jitter(run_lease: RunLease) -> float:

@@ -12,11 +12,12 @@ from typing import Any
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.message_header import Header
-from celery_sqlbeat.celery_bridge.tasks import SlotResults
+from celery_sqlbeat.celery_bridge.tasks import NO_REPORT, Report, SlotResults
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.environment import Wakeup, original
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import Node
+from celery_sqlbeat.model.retries import Decided
 from celery_sqlbeat.store import Store, open_store
 from celery_sqlbeat.worker.lease import RunLease, WrongStore
 from celery_sqlbeat.worker.lease.batching import Timing
@@ -106,15 +107,16 @@ class WorkerRuntime:
         self,
         run_lease: RunLease,
         end: TaskResult,
-        error: str | None = None,
-        traceback: str | None = None,
+        told: Report = NO_REPORT,
         then: Then | None = None,
+        decided: Decided | None = None,
     ) -> None:
-        """Write how a task ended."""
+        """Write how a task ended; `decided`: by whom it was known whether it is tried again."""
         if self.lease_manager is not None:  # always: it has made the lease
             if run_lease.run.attempt > 1 and self.results is not None:
                 then = partial(self._slot_ended, then)
-            self.lease_manager.finish(run_lease, self.rules.ending(run_lease, end, error, traceback), then)
+            ending = self.rules.ending(run_lease, end, told.error, told.traceback, told.errors, decided)
+            self.lease_manager.finish(run_lease, ending, then)
 
     def _slot_ended(self, then: Then | None, is_recorded: bool) -> None:
         if is_recorded and self.results is not None:

@@ -297,14 +297,14 @@ WHERE
 -- name: read_ended
 -- returns: Id, JobName, RunId, ClaimId, Fence, Kind, ScheduledFor, Attempt, State, ClaimedAt, PublishedAt, LockedAt,
 --   Started, Republishes, LeaseSeconds, Failures, LostLeases, Exclusive, TaskName, Args, Kwargs, Options, CodeKey,
---   CodeOwner, Now
+--   CodeOwner, Now, Policies
 -- Zero rows: no lease has ended.
 SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
     j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now, j.Policies
 FROM Jobs AS j INDEXED BY Jobs_Leased
 LOOP JOIN JobRuns AS r ON r.RunId = j.RunId
 WHERE
@@ -315,13 +315,14 @@ LIMIT :batch_size;
 -- name: read_ended_held
 -- returns: JobId, JobName, RunId, ClaimId, Fence, Kind, ScheduledFor, Attempt, State, ClaimedAt, PublishedAt, LockedAt,
 --   Started, Republishes, LeaseSeconds, Failures, LostLeases, Exclusive, TaskName, Args, Kwargs, Options, CodeKey,
---   CodeOwner, Now
+--   CodeOwner, Now, Policies
 -- Zero rows: no overlapping run has lost its worker.
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
     r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, :now AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, :now AS Now,
+    NULL AS Policies
 FROM JobRuns AS r INDEXED BY JobRuns_Held
 WHERE
     r.Namespace = :namespace AND r.HeldBy IS NOT NULL

@@ -54,12 +54,16 @@ class Case(NamedTuple):
 
 AGAIN = "It raises, and retries are left"
 LAST = "It raises, and no retries are left"
+NOT_RETRIED = "It raises an error that is not retried, by `dead_on`, `retry_on` or its retry strategy"
 RETURNS_UNSTORED = "It returns, and its result cannot be stored"
 RETRIES = "It calls `self.retry()`, or autoretry does"
 CASES = {
     "returns": Case("It returns", "note", result="SUCCESS"),
     "catches its soft limit": Case("It returns", "soft_caught", pools=("prefork",), result="SUCCESS"),
     "raises": Case(AGAIN, "fail"),
+    "raises what is not retried": Case(
+        NOT_RETRIED, "fail", fields={"policies": {"dead_on": ["ValueError"]}}, result="FAILURE"
+    ),
     "raises for the last time": Case(LAST, "fail", fields=NO_RETRIES, result="FAILURE"),
     "soft limit": Case("It runs into its soft time limit", "soft", pools=("prefork",)),
     "hard limit": Case("It runs into its hard time limit", "hard", pools=("prefork", "gevent")),

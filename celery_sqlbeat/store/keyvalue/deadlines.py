@@ -196,7 +196,7 @@ def _overlapping(run_id: str, run: Row, now: int) -> HeldLease:
     return record_of(HeldLease, run, {**facts, "now": instant(now)} | dict.fromkeys(_OF_THE_JOB))
 
 
-_OF_THE_JOB = ("task_name", "args", "kwargs", "options", "code_key", "code_owner")
+_OF_THE_JOB = ("task_name", "args", "kwargs", "options", "code_key", "code_owner", "policies")
 
 
 def _replaceable(job_id: str, job: Row, now: int) -> ReplaceableRun:

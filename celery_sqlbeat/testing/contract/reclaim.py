@@ -31,6 +31,15 @@ class ReclaimContract(Contract):
         assert again.fence > claim.fence
         assert world.start(claim) is None
 
+    def test_a_lease_says_what_its_message_carried(self, world: World) -> None:
+        """What a beat must know to send the message again."""
+        policies = '{"dead_on": ["ValueError"]}'
+        world.add(task_name="shop.close", options='{"queue": "x"}', policies=policies)
+        world.claim_one()
+        world.later(DISPATCH)
+        lease = world.ended_one()
+        assert (lease.task_name, lease.options, lease.policies) == ("shop.close", '{"queue": "x"}', policies)
+
     def test_an_overlapping_slot_not_published_in_time_is_taken_over_too(self, world: World) -> None:
         name = world.add(policies=OVERLAP)
         claim = world.claim_one()

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_sqlbeat import environment
+from celery_sqlbeat.config.policy import RetryRule
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.worker.lease.batching import Timing
@@ -79,6 +80,8 @@ class RunLease:
         """Whether its outcome is in the database; None as long as that is not known."""
         self.luck: float | None = None
         """The chance in the backoff of a failure, drawn once."""
+        self.retry: RetryRule | None = None
+        """What its job says of retries, as the message has it."""
         self.body_seconds: float | None = None
         """How long the body took; None where it did not begin, or goes on."""
         self._began_at: float | None = None

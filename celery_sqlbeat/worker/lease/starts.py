@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from celery_sqlbeat import events
 from celery_sqlbeat.celery_bridge.message_header import can_be_asked
+from celery_sqlbeat.config.policy import RetryRule
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import RefusedStart, StartedRun, StartRequest
 from celery_sqlbeat.model.lifecycle import JOB_DELETED, OVERLAP, has_expired, was_cancelled, why_refused
@@ -18,15 +19,17 @@ Answered = Callable[[StartAnswer], None]
 class StartQuestion(QueuedRow):
     """A message that asks for its lease, until it has its answer."""
 
-    __slots__ = ("ahead", "answered", "give_up_at", "is_sent", "request")
+    __slots__ = ("ahead", "answered", "give_up_at", "is_sent", "request", "retry")
 
-    def __init__(self, request: StartRequest, answered: Answered, ahead: bool = False) -> None:
-        """`ahead`: the pool has no capacity for the message yet.
+    def __init__(
+        self, request: StartRequest, answered: Answered, ahead: bool = False, retry: RetryRule | None = None
+    ) -> None:
+        """`ahead`: the pool has no capacity for the message yet. `retry`: what its job says of it.
 
         `answered` is called once, in any thread, unless the question is withdrawn before.
         """
         super().__init__(request.run_id, 1)
-        self.request = request
+        self.request, self.retry = request, retry
         self.answered: Answered | None = answered
         """None once it has its answer, or was withdrawn."""
         self.ahead = ahead
@@ -168,6 +171,7 @@ class StartBatcher:
 
     def _begin(self, question: StartQuestion, run: StartedRun, sent_at: float) -> None:
         run_lease = self._leases.add(run, question.request.celery_retries, sent_at, question.ahead)
+        run_lease.retry = question.retry
         if self._leases.clock() >= run_lease.stop_at:
             self._unstart(run_lease)
             self._resolve(question, StoreUnavailable("the answer came too late"))

@@ -25,6 +25,7 @@ from celery_sqlbeat.celery_bridge.tasks import (
     wrap_bodies,
 )
 from celery_sqlbeat.errors import MaxRuntimeExceeded
+from celery_sqlbeat.model.retries import classes_of
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.stops import TaskOverdue
 
@@ -73,7 +74,8 @@ def _watched(original: Callable[..., Any], request_of: Callable[[Any], Any], is_
             result = original(*args, **kwargs)
         except TaskOverdue as stop:
             error = MaxRuntimeExceeded("its task was stopped")
-            raise _as_celery_sees(request, error, report_raised(stop)._replace(error=repr(error))) from stop
+            told = report_raised(stop)._replace(error=repr(error), errors=classes_of(error))
+            raise _as_celery_sees(request, error, told) from stop
         except (*_OF_CELERY, _ENDS_THE_WORKER):
             raise
         except Exception as error:
@@ -93,8 +95,9 @@ def _watched(original: Callable[..., Any], request_of: Callable[[Any], Any], is_
 
 def _as_celery_sees(request: Any, error: Exception, told: Report) -> Exception:
     """Return the error, or a retry where another attempt follows this one."""
-    seconds = flags.tried_again_in(request)
+    seconds = flags.tried_again_in(request, told.errors)
     if seconds is None:
+        flags.give_up(request)
         return error
     hide_from_monitors(request)
     return attempt_failed(error, seconds, told)

@@ -1,16 +1,14 @@
 """What a task's process and the main process tell each other about a run.
 
-Facts of the run travel to the process in its request; flags are memory that both share. That memory
-is made before the first fork, so that every child has it.
+Facts of the run travel to the process in its request; flags are memory that both share, made before
+the first fork.
 """
 
-import mmap
 import os
-from collections import deque
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from celery import signals
 
@@ -18,135 +16,10 @@ from celery_sqlbeat import environment
 from celery_sqlbeat.celery_bridge.message_header import HEADER
 from celery_sqlbeat.celery_bridge.tasks import current_request, seconds_until_eta
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.model.retries import Again, again_after
 from celery_sqlbeat.worker.current import CurrentRun
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from celery_sqlbeat.worker.task.stops import TaskRun
-
-_MOST = 65536  # runs of one process at a time; one beyond has no flags, and is stopped all the same
-_DOUBLE = 8  # bytes
-_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES, _RETURNED, _CANCELLED = range(7)  # the bytes of each run
-_BYTES = 7
-
-
-class SharedFlags:
-    """Flags of runs in shared memory: a byte each, which only one of the two processes writes.
-
-    A run's number in this memory is its place; without one (None) nothing is known of the run.
-    """
-
-    def __init__(self, most: int = _MOST) -> None:
-        self._until = memoryview(mmap.mmap(-1, _DOUBLE * most)).cast("d")
-        self._retries_at = memoryview(mmap.mmap(-1, _DOUBLE * most)).cast("d")
-        self._memory = mmap.mmap(-1, _BYTES * most)
-        self._most = most
-        self._free = deque(range(most))
-
-    def take(self) -> int | None:
-        """Take the place of a new run; None where all are taken."""
-        try:
-            place = self._free.popleft()
-        except IndexError:
-            return None
-        self._memory[_BYTES * place : _BYTES * (place + 1)] = bytes(_BYTES)
-        self._until[place] = 0.0
-        return place
-
-    def set(self, place: int | None) -> None:
-        """Note that the run's lease is lost."""
-        self._note(place, _LOST)
-
-    def cancel(self, place: int | None) -> None:
-        """Note that somebody has cancelled the run."""
-        self._note(place, _CANCELLED)
-
-    def is_cancelled(self, place: int | None) -> bool:
-        """Return whether somebody has cancelled the run."""
-        return self._is_noted(place, _CANCELLED)
-
-    def extend(self, place: int | None, until: float) -> None:
-        """Note until when the lease is safe, by the monotonic clock that all processes share."""
-        if place is not None:
-            self._until[place] = until
-
-    def release(self, place: int | None) -> None:
-        """Give the place of an ended run back, to be taken last, for those that still read it."""
-        if place is not None:
-            self._free.append(place)
-
-    def is_set(self, place: int | None) -> bool:
-        """Return whether the run's lease is lost."""
-        return self._is_noted(place, _LOST)
-
-    def begin(self, place: int | None, now: float) -> bool:
-        """Note that the body begins; False where it may not."""
-        self._note(place, _BEGUN)
-        _publish_writes()  # `begin` and `forbid` write before they read: at least one sees the other
-        return not self._is_noted(place, _FORBIDDEN) and self.is_safe(place, now)
-
-    def is_safe(self, place: int | None, now: float) -> bool:
-        """Return whether a body may begin: nobody else can have the run yet, nobody cancelled it.
-
-        True where nothing is known of it.
-        """
-        if not self._has(place):
-            return True
-        must_stop = self._is_noted(place, _LOST) or self._is_noted(place, _CANCELLED)
-        return not must_stop and now < self._until[place]
-
-    def has_begun(self, place: int | None) -> bool:
-        """Return whether a process of the pool has begun the body, or was about to."""
-        return self._is_noted(place, _BEGUN)
-
-    def forbid(self, place: int | None) -> bool:
-        """Let the body begin no more; False where it has begun, or where it has no place."""
-        self._note(place, _FORBIDDEN)
-        _publish_writes()
-        return self._has(place) and not self._is_noted(place, _BEGUN)
-
-    def succeed(self, place: int | None) -> None:
-        """Note that the task succeeded, and that its result is stored."""
-        self._note(place, _SUCCEEDED)
-
-    def has_succeeded(self, place: int | None) -> bool:
-        """Return whether the task succeeded, even if its process ended before it reported so."""
-        return self._is_noted(place, _SUCCEEDED)
-
-    def note_return(self, place: int | None) -> None:
-        """Note that the body returned; Celery has yet to store its result."""
-        self._note(place, _RETURNED)
-
-    def has_returned(self, place: int | None) -> bool:
-        """Return whether the body returned, whatever became of its result and its callbacks."""
-        return self._is_noted(place, _RETURNED)
-
-    def retry(self, place: int | None, at: float) -> None:
-        """Note that the task has sent itself again, for this instant by the machine's clock."""
-        if self._has(place):
-            self._retries_at[place] = at
-            self._note(place, _RETRIES)
-
-    def retries_at(self, place: int | None) -> float | None:
-        """Return when the retry that the task has sent is due; None where it has sent none."""
-        return self._retries_at[place] if self._has(place) and self._is_noted(place, _RETRIES) else None
-
-    def _note(self, place: int | None, flag: int) -> None:
-        if self._has(place):
-            self._memory[_BYTES * place + flag] = 1
-
-    def _is_noted(self, place: int | None, flag: int) -> bool:
-        return self._has(place) and self._memory[_BYTES * place + flag] != 0
-
-    def _has(self, place: int | None) -> TypeGuard[int]:
-        return place is not None and 0 <= place < self._most
-
-
-def _publish_writes() -> None:
-    """Let other processes see what this one has written, before it reads.
-
-    A processor may reorder the two; an atomic instruction keeps the order. A new lock each time,
-    since a fork could copy one that is taken.
-    """
-    environment.lock().acquire()
-
 
 _FACTS = "sqlbeat_run"
 _AGAIN = "sqlbeat_tried_again_in"
@@ -180,17 +53,15 @@ def share() -> SharedFlags:
         return _shared[0]
 
 
-def write(
-    request: MutableMapping[str, Any], run: StartedRun, place: int | None, again_seconds: float | None = None
-) -> None:
+def write(request: MutableMapping[str, Any], run: StartedRun, place: int | None, again: Again = None) -> None:
     """Write the facts of a run that has begun into its request, for the process of its task.
 
     Not into a header: a retry would send it on, and the sender of a message could forge it. Celery
-    makes `delivery_info` anew for each message that comes. `again_seconds`: until another attempt,
-    should this one fail.
+    makes `delivery_info` anew for each message that comes. `again`: whether another attempt
+    follows, should this one fail.
     """
     facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, run.run_id, run.job_id, place]
-    request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts, _AGAIN: again_seconds}
+    request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts, _AGAIN: again}
 
 
 def is_begun(request: Any) -> bool:
@@ -228,10 +99,17 @@ def is_safe(request: Any) -> bool:
     return all(shared.is_safe(place, environment.monotonic()) for shared in _shared)
 
 
-def tried_again_in(request: Any) -> float | None:
-    """Return the seconds until another attempt, should this one fail; None for the last one."""
+def tried_again_in(request: Any, errors: tuple[str, ...]) -> float | None:
+    """Return the seconds until another attempt after such an error; None for the last one."""
     info = request.get("delivery_info")
-    return info.get(_AGAIN) if isinstance(info, Mapping) else None
+    return again_after(info.get(_AGAIN), errors) if isinstance(info, Mapping) else None
+
+
+def give_up(request: Any) -> None:
+    """Note that this request's run raised what is not tried again."""
+    facts = _facts_of(request)
+    for shared in _shared if facts else ():
+        shared.give_up(facts[-1])
 
 
 def note_return(request: Any) -> None:

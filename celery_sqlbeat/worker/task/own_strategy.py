@@ -15,6 +15,7 @@ from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.consumer import RawMessage
 from celery_sqlbeat.celery_bridge.event_loop import Loop
 from celery_sqlbeat.celery_bridge.tasks import NO_REPORT, Report, text_of
+from celery_sqlbeat.model.retries import classes_of
 from celery_sqlbeat.worker.lease import RunLease
 from celery_sqlbeat.worker.results import TaskResult
 from celery_sqlbeat.worker.runtime import WorkerRuntime
@@ -75,7 +76,7 @@ class StrategyMessage(RawMessage):
         self._end(TaskResult.STOPPED)
 
     def _fail(self, error: BaseException) -> None:
-        self._end(TaskResult.FAILURE, Report(text_of(error)))
+        self._end(TaskResult.FAILURE, Report(text_of(error), errors=classes_of(error)))
 
     def _hear_rejected(self, requeue: bool = False) -> None:
         self._hear("reject", TaskResult.REQUEUED if requeue else TaskResult.REJECTED, requeue=requeue)
@@ -96,7 +97,7 @@ class StrategyMessage(RawMessage):
     def _end(self, how: TaskResult, told: Report = NO_REPORT, then: Callable[[bool], None] | None = None) -> bool:
         if not self._leave(was_passed_on=False) or self.run_lease is None:
             return False
-        self._worker_runtime.finish(self.run_lease, how, told.error, told.traceback, then)
+        self._worker_runtime.finish(self.run_lease, how, told, then)
         return True
 
     def _leave(self, was_passed_on: bool) -> bool:

@@ -25,11 +25,13 @@ from celery_sqlbeat.celery_bridge.requests import (
 )
 from celery_sqlbeat.celery_bridge.tasks import NO_REPORT, AttemptFailed, Report, seconds_until
 from celery_sqlbeat.errors import MaxRuntimeExceeded, ProcessLost, RunCancelled
+from celery_sqlbeat.model.retries import Decided, classes_of
 from celery_sqlbeat.worker.lease import RunLease, Stop
 from celery_sqlbeat.worker.results import AFTER_RETURN, FAILURES, OF_THE_BODY, TaskResult, how_it_ended
 from celery_sqlbeat.worker.runtime import WorkerRuntime
 from celery_sqlbeat.worker.task.body import BegunBefore, NotBegun, check_prerun
-from celery_sqlbeat.worker.task.flags import SharedFlags, write
+from celery_sqlbeat.worker.task.flags import write
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from celery_sqlbeat.worker.task.stops import TaskCancelled, TaskOverdue, TaskStopped
 
 _later = environment.Later()
@@ -60,22 +62,17 @@ class TrackedRequest:
         self.is_over = False
         """Whether the task is gone; under `lock`, so that nobody stops the task after it."""
         self.lock = environment.lock()
-        self.is_terminating = False
-        """Whether somebody revoked or cancelled it while it ran."""
-        self.is_cancelled = False
-        """Whether Celery did, at the end of the worker or of its connection."""
+        self.is_terminating = False  # whether somebody revoked or cancelled it while it ran
+        self.is_cancelled = False  # whether Celery did, at the end of the worker or of its connection
         self._running, self._has_dropped = running, has_dropped
         self._worker_runtime, self._loop, self._flags, self._stop = worker_runtime, loop, flags, stop
-        self.pid: Any = None
-        self.body_guard: Any = None
-        """The guard of its body, in pools that run it in this process."""
+        self.pid: Any = None  # the process or green thread that runs the task
+        self.body_guard: Any = None  # of its body, in pools that run it in this process
         self._place: int | None = None
-        self._again: float | None = None
+        self._decided: Decided | None = None  # whether another attempt follows, once that is known
         self._is_late = bool(req.task.acks_late)
-        self._is_told = False
-        """Whether Celery is being told of a failure that it does not know of."""
-        self._is_settled = False
-        """Whether the outcome is written, or known to be lost."""
+        self._is_told = False  # whether Celery is being told of a failure that it does not know of
+        self._is_settled = False  # whether the outcome is written, or known to be lost
         self._is_unreported = False
         """Whether a heartbeat has found what Celery had not reported: a success, or a lost task."""
         self._acknowledge: Callable[[], Any] | None = None
@@ -87,8 +84,7 @@ class TrackedRequest:
         self._place = self._flags.take()
         run_lease.tell_extended(self._extended)
         self._running.add(self)
-        self._again = self._worker_runtime.rules.tried_again_in(run_lease)
-        write(self.req.request_dict, run_lease.run, self._place, self._again)
+        write(self.req.request_dict, run_lease.run, self._place, self._worker_runtime.rules.again_of(run_lease))
         run_lease.on_stop(self._must_stop)
 
     def end(self, how: TaskResult, error: Report = NO_REPORT) -> None:
@@ -110,7 +106,7 @@ class TrackedRequest:
             self.retry(max(0.0, retries_at - environment.unix_time()))
         elif self._leave() and self.run_lease is not None:
             then = self._settled if self._is_late else None
-            self._worker_runtime.finish(self.run_lease, how, error.error, error.traceback, then)
+            self._worker_runtime.finish(self.run_lease, how, error, then, self._decided)
 
     def retry(self, seconds: float) -> None:
         """Write that the task has sent itself again, by a retry of Celery's that is due then."""
@@ -230,18 +226,21 @@ class TrackedRequest:
             self.end(TaskResult.REVOKED)
             return partial(tell_revoked, self.req)
         if isinstance(error, TimeLimitExceeded):  # its process is killed after this; `timed_out` follows
-            return tell_nothing if self._has_returned() or self._tried_again_in() is not None else None
+            return tell_nothing if self._has_returned() or self._tried_again_in(classes_of(error)) is not None else None
         if isinstance(error, AttemptFailed):
+            self._decided = Decided(error.seconds)
             self.end(TaskResult.FAILURE, error.told)
         elif isinstance(error, Retry):
             self.retry(seconds_until(error.when, self.req.app))
         elif isinstance(error, BegunBefore):
-            told = Report("the process that ran it has ended")
+            told = Report("the process that ran it has ended", errors=classes_of(WorkerLostError))
             return self._fail(TaskResult.CHILD_LOST, WorkerLostError(told.error), exc_info, told)
         elif isinstance(error, NotBegun):
             self.not_begun()
         else:
             how, told = how_it_ended(error, exc_info, self.is_terminating, self.is_cancelled)
+            if how is TaskResult.FAILURE and self._flags.has_given_up(self._place):
+                self._decided = Decided(None)
             if how in FAILURES and not is_reported:
                 return self._fail(how, error, exc_info, told)
             self.end(how, told)
@@ -249,8 +248,8 @@ class TrackedRequest:
 
     def timed_out(self, seconds: float) -> Instead | None:
         """Write that the hard time limit has ended the task."""
-        told, again = Report(f"TimeLimitExceeded({seconds:g})"), self._tried_again_in()
-        has_returned = self._has_returned()
+        told = Report(f"TimeLimitExceeded({seconds:g})", errors=classes_of(TimeLimitExceeded))
+        again, has_returned = self._tried_again_in(told.errors), self._has_returned()
         # In prefork the process is killed right after this.
         self._loop.post(lambda: self.end(TaskResult.TIME_LIMIT, told))
         if has_returned:
@@ -267,9 +266,13 @@ class TrackedRequest:
         """Write that the task was revoked, or had expired, before its body could begin."""
         self.end(TaskResult.EXPIRED if is_expired else TaskResult.REVOKED)
 
-    def _tried_again_in(self) -> float | None:
-        """Return the seconds until another attempt, if this one failed now; None for the last."""
-        return None if self.run_lease is None or self.is_over or self._has_returned() else self._again
+    def _tried_again_in(self, errors: tuple[str, ...]) -> float | None:
+        """Return the seconds until another attempt, if this one failed so; None for the last."""
+        if self.run_lease is None or self.is_over or self._has_returned():
+            return None
+        if self._decided is None:
+            self._decided = Decided(self._worker_runtime.rules.tried_again_in(self.run_lease, errors))
+        return self._decided.answer
 
     def _has_returned(self) -> bool:
         return not self.is_over and self._flags.has_returned(self._place)
@@ -279,7 +282,7 @@ class TrackedRequest:
 
         To Celery it is no failure where the body had returned, or another attempt follows.
         """
-        seconds, has_returned = self._tried_again_in(), self._has_returned()
+        seconds, has_returned = self._tried_again_in(told.errors), self._has_returned()
         self.end(how, told)
         if has_returned:
             return partial(tell_returned, self.req)
@@ -292,7 +295,7 @@ class TrackedRequest:
         """Write that the task's process was killed for `max_runtime`."""
         run = self.run_lease.run if self.run_lease is not None else None
         error = MaxRuntimeExceeded(f"job {run.job_name!r} has {run.max_runtime:g} s" if run else "")
-        again = self._fail(TaskResult.TIME_LIMIT, error, None, Report(repr(error)))
+        again = self._fail(TaskResult.TIME_LIMIT, error, None, Report(repr(error), errors=classes_of(error)))
         return partial(self._tell_failure, error) if again is None else again
 
     def _tell_failure(self, error: Exception) -> None:

@@ -540,7 +540,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
---   Options text, CodeKey text, CodeOwner text, Now instant
+--   Options text, CodeKey text, CodeOwner text, Now instant, Policies text
 -- Zero rows: no lease has ended. A row that is locked is being changed at this moment and is left for the next look.
 DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
@@ -551,7 +551,7 @@ SELECT TOP (@batch_size)
     j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, @now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, @now AS Now, j.Policies
 FROM dbo.Jobs AS j WITH (INDEX (Jobs_Leased), READPAST, READCOMMITTEDLOCK)
 INNER JOIN dbo.JobRuns AS r WITH (READPAST, READCOMMITTEDLOCK) ON r.RunId = j.RunId
 WHERE j.Namespace = @namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @cutoff
@@ -562,7 +562,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
---   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant
+--   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant, Policies text
 -- Zero rows: no overlapping run has lost its worker.
 DECLARE @batch_size int = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
@@ -573,7 +573,7 @@ SELECT TOP (@batch_size)
     r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
-    @now AS Now
+    @now AS Now, NULL AS Policies
 FROM dbo.JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = @namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 

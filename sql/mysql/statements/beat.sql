@@ -505,7 +505,7 @@ WHERE
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
---   Options text, CodeKey text, CodeOwner text, Now instant
+--   Options text, CodeKey text, CodeOwner text, Now instant, Policies text
 -- Zero rows: no lease has ended. A row that somebody keeps locked cannot be released now, and takes no place in the batch.
 SET @now = utc_timestamp(6);
 SELECT
@@ -513,7 +513,7 @@ SELECT
     j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, CAST(@now AS datetime(6)) AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, CAST(@now AS datetime(6)) AS Now, j.Policies
 FROM Jobs AS j FORCE INDEX (Jobs_Leased)
 STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = j.RunId
 WHERE
@@ -527,14 +527,15 @@ FOR UPDATE SKIP LOCKED;
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
---   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant
+--   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant, Policies text
 -- Zero rows: no overlapping run has lost its worker.
 SET @now = utc_timestamp(6);
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
     r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, CAST(@now AS datetime(6)) AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, CAST(@now AS datetime(6)) AS Now,
+    NULL AS Policies
 FROM JobRuns AS r FORCE INDEX (JobRuns_Held)
 WHERE
     r.Namespace = %(namespace)s AND r.HeldBy IS NOT NULL

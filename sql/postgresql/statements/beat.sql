@@ -393,14 +393,14 @@ WHERE
 -- returns: Id id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant, Attempt int,
 --   State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int, Republishes int,
 --   LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text, Args text, Kwargs text,
---   Options text, CodeKey text, CodeOwner text, Now instant
+--   Options text, CodeKey text, CodeOwner text, Now instant, Policies text
 -- Zero rows: no lease has ended. A row that somebody keeps locked cannot be released now, and takes no place in the batch.
 SELECT
     j.Id, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
     j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, statement_timestamp() AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, statement_timestamp() AS Now, j.Policies
 FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[j.RunId])
 WHERE
@@ -414,13 +414,14 @@ FOR NO KEY UPDATE SKIP LOCKED;
 -- returns: JobId id, JobName text(200), RunId id, ClaimId id, Fence bigint, Kind text, ScheduledFor instant,
 --   Attempt int, State text, ClaimedAt instant, PublishedAt instant, LockedAt instant, Started int,
 --   Republishes int, LeaseSeconds seconds, Failures int, LostLeases int, Exclusive flag, TaskName text,
---   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant
+--   Args text, Kwargs text, Options text, CodeKey text, CodeOwner text, Now instant, Policies text
 -- Zero rows: no overlapping run has lost its worker.
 SELECT
     r.JobId, r.JobName, r.RunId, r.ClaimId, r.Fence, r.Kind, r.ScheduledFor, r.Attempt, r.State,
     r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, statement_timestamp() AS Now
+    NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner, statement_timestamp() AS Now,
+    NULL AS Policies
 FROM JobRuns AS r
 WHERE
     r.Namespace = $1 AND r.HeldBy IS NOT NULL

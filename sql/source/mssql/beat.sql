@@ -280,7 +280,7 @@ SELECT TOP (:batch_size)
     j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now, j.Policies
 FROM Jobs AS j WITH (INDEX (Jobs_Leased), READPAST, READCOMMITTEDLOCK)
 INNER JOIN JobRuns AS r WITH (READPAST, READCOMMITTEDLOCK) ON r.RunId = j.RunId
 WHERE j.Namespace = :namespace AND j.LockedBy IS NOT NULL AND j.LeaseEndsAt <= @cutoff
@@ -294,7 +294,7 @@ SELECT TOP (:batch_size)
     r.ClaimedAt, r.PublishedAt, r.ClaimedAt AS LockedAt,
     1 AS Started, 0 AS Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
     NULL AS TaskName, NULL AS Args, NULL AS Kwargs, NULL AS Options, NULL AS CodeKey, NULL AS CodeOwner,
-    :now AS Now
+    :now AS Now, NULL AS Policies
 FROM JobRuns AS r WITH (INDEX (JobRuns_Held), READPAST, READCOMMITTEDLOCK)
 WHERE r.Namespace = :namespace AND r.HeldBy IS NOT NULL AND r.LeaseEndsAt <= @cutoff;
 

@@ -163,7 +163,7 @@ SELECT
     j.ClaimedAt, j.PublishedAt, j.LockedAt,
     CASE WHEN j.StartedRetry IS NULL THEN 0 ELSE 1 END AS Started,
     j.Republishes, r.LeaseSeconds, r.Failures, r.LostLeases, r.Exclusive,
-    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now
+    j.TaskName, j.Args, j.Kwargs, j.Options, j.CodeKey, j.CodeOwner, :now AS Now, j.Policies
 FROM Jobs AS j
 INNER JOIN JobRuns AS r ON r.RunId = key(j.RunId)
 WHERE

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.deadlines import ReclaimGuard
-from celery_sqlbeat.beat.reclaim import Reclaimer
-from celery_sqlbeat.config.policy import Policies
+from celery_sqlbeat.beat.reclaim import Reclaimer, claim_of
+from celery_sqlbeat.config.policy import Policies, RetryRule, policies_from_setting
 from celery_sqlbeat.model import HeldLease
 from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
@@ -97,6 +97,15 @@ def test_a_clock_that_is_set_takes_no_claim_from_a_beat_that_may_still_publish_i
     house.time += 2
     house.reclaimer.reclaim()
     assert house.taken == ["run"]
+
+
+def test_a_copy_of_a_message_says_of_retries_what_the_first_one_said() -> None:
+    policies = policies_from_setting({"nightly": {"retry_strategy": "linear", "dead_on": ["KeyError"]}})
+    facts: dict[str, Any] = dict.fromkeys(HeldLease._fields)
+    lease = HeldLease(**{**facts, "job_name": "nightly", "task_name": "t", "policies": '{"dead_on": ["OSError"]}'})
+    rules = RULES._replace(policies=policies)
+    assert claim_of(lease, rules).retry == RetryRule("linear", None, ("OSError",))
+    assert claim_of(lease._replace(job_name="x", policies=None), rules).retry is None
 
 
 def test_a_new_beat_takes_a_claim_once_its_beat_cannot_publish_it_any_more() -> None:

@@ -3,11 +3,14 @@
 What a beat writes is read, and everything else is told apart.
 """
 
+import json
 from typing import Any
 
 import pytest
 
 from celery_sqlbeat.celery_bridge.message_header import Copied, Header, Malformed, Newer, read
+from celery_sqlbeat.config.policy import RetryRule
+from celery_sqlbeat.publish.messages import header
 from tests.support.headers import CLAIM, RAW, REQUEST, STORE
 
 
@@ -21,6 +24,24 @@ def test_what_a_beat_writes_is_read() -> None:
 def test_a_message_that_was_fired_and_forgotten_says_so(said: dict[str, Any], is_forgotten: bool) -> None:
     found = read({**RAW, **said}, REQUEST)
     assert isinstance(found, Header) and found.forgotten is is_forgotten
+
+
+@pytest.mark.parametrize(
+    "rule", [RetryRule("linear"), RetryRule(None, ("OSError",), ("shop.*", "KeyError")), RetryRule("of.others", None)]
+)
+def test_what_a_job_says_of_retries_travels_with_its_message(rule: RetryRule) -> None:
+    raw = header(CLAIM._replace(retry=rule), STORE, "default")["sqlbeat"]
+    found = read(json.loads(json.dumps(raw)), REQUEST)
+    assert isinstance(found, Header) and found.retry == rule
+    assert "retry" not in RAW
+
+
+@pytest.mark.parametrize(
+    "raw", ["linear", ["linear"], {"strategy": 7}, {"strategy": "x" * 301}, {"dead_on": "KeyError"}, {"retry_on": [7]}]
+)
+def test_a_rule_that_no_beat_writes_is_none(raw: Any) -> None:
+    found = read({**RAW, "retry": raw}, REQUEST)
+    assert isinstance(found, Header) and found.retry in (None, RetryRule())
 
 
 def test_the_id_of_a_store_on_sqlite_is_no_uuid() -> None:

@@ -34,9 +34,26 @@ def test_every_policy_can_be_set() -> None:
         "timezone": "Australia/Lord_Howe",
         "jitter": 2,
         "max_parallel": 4,
+        "retry_strategy": "linear",
+        "retry_on": ["ConnectionError", "requests.*"],
+        "dead_on": ("ValueError",),
     }
     assert Policy(**policy_fields(given_policies, setting_error)) == Policy(
-        "fixed_rate", "allow", "catch_up", 120.0, 3, 0, 7.5, 300.0, "Australia/Lord_Howe", 2.0, 4
+        "fixed_rate",
+        "allow",
+        "catch_up",
+        120.0,
+        3,
+        0,
+        7.5,
+        300.0,
+        "Australia/Lord_Howe",
+        2.0,
+        4,
+        False,
+        "linear",
+        ("ConnectionError", "requests.*"),
+        ("ValueError",),
     )
 
 

@@ -1,13 +1,18 @@
 """What becomes of a run by the way its task ended, and by what it has behind it."""
 
 from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from celery_sqlbeat.config.settings import Settings
+from celery_sqlbeat.config.policy import RetryRule
+from celery_sqlbeat.config.settings import Settings, read_settings
+from celery_sqlbeat.errors import SettingError
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.lifecycle import RUNNING, TRANSITIONS, Backoff, Ending, by_way_of
-from celery_sqlbeat.worker.results import TaskResult, backoff_of, outcome_of
+from celery_sqlbeat.model.retries import Decided
+from celery_sqlbeat.worker.results import OutcomeRules, TaskResult, backoff_of, outcome_of
 
 RUN = StartedRun(
     "run",
@@ -29,6 +34,62 @@ RUN = StartedRun(
 
 def ended(end: TaskResult, run: StartedRun = RUN) -> Ending:
     return outcome_of(end, run, Backoff(), lambda: 0.5, "Boom()", "Traceback ...")
+
+
+def lease(rule: RetryRule | None = None, run: StartedRun = RUN) -> Any:
+    return SimpleNamespace(run=run, retry=rule, luck=0.5)
+
+
+def test_a_job_without_a_rule_waits_as_ever() -> None:
+    rules = OutcomeRules(Settings())
+    assert rules.again_of(lease()) == 1.0
+    assert rules.tried_again_in(lease(), ("builtins.KeyError",)) == 1.0
+    assert rules.ending(lease(), TaskResult.FAILURE, "e", "t", ("builtins.KeyError",)) == ended(
+        TaskResult.FAILURE
+    )._replace(error="e", traceback="t")
+
+
+def test_the_strategy_of_the_settings_holds_for_each_job_and_that_of_the_job_wins() -> None:
+    rules = OutcomeRules(Settings(retry_strategy="linear"))
+    assert rules.tried_again_in(lease(run=RUN._replace(failures=2)), ()) == 6.0
+    assert rules.tried_again_in(lease(RetryRule("fixed"), RUN._replace(failures=2)), ()) == 2.0
+    assert rules.tried_again_in(lease(RetryRule("none")), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (TaskResult.FAILURE, "dlq"),
+        (TaskResult.TIME_LIMIT, "dlq"),
+        (TaskResult.CHILD_LOST, "dlq"),
+        (TaskResult.REQUEUED, "retry"),  # the task asks for it
+        (TaskResult.STOPPED, "retry"),  # no failure of the slot
+        (TaskResult.SUCCESS, "success"),
+    ],
+)
+def test_an_error_decides_about_failures_alone(end: TaskResult, state: str) -> None:
+    rules = OutcomeRules(Settings())
+    ending = rules.ending(lease(RetryRule(dead_on=["Exception"])), end, "e", None, ("shop.Bad", "builtins.Exception"))
+    assert ending.state == state and ending.reason != "retries exhausted"
+
+
+def test_what_was_decided_where_the_error_was_raised_is_what_is_written() -> None:
+    rules, rule = OutcomeRules(Settings()), RetryRule(dead_on=["KeyError"])
+    decided = rules.ending(lease(rule), TaskResult.FAILURE, "e", None, ("builtins.KeyError",), Decided(7.0))
+    assert (decided.state, decided.retry_seconds) == ("retry", 7.0)
+    assert rules.ending(lease(), TaskResult.FAILURE, "e", None, (), Decided(None)).reason == "not retried"
+
+
+def test_a_body_that_took_too_long_may_be_a_dead_letter_at_once() -> None:
+    rules = OutcomeRules(Settings())
+    assert rules.overdue(lease(), "too long")[:3] == ("retry", "too long", 1.0)
+    assert rules.overdue(lease(RetryRule(dead_on=["MaxRuntimeExceeded"])), "too long")[:2] == ("dlq", "not retried")
+
+
+def test_a_worker_does_not_start_without_a_strategy_that_its_settings_name() -> None:
+    settings = read_settings({"sqlbeat_retry_strategy": "tests.nothing.here"}, {})
+    with pytest.raises(SettingError, match=r"sqlbeat_retry_strategy = 'tests.nothing.here': .*cannot be loaded"):
+        OutcomeRules(settings)
 
 
 @pytest.mark.parametrize("end", TaskResult)

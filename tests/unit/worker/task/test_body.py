@@ -13,9 +13,10 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Retry
 
 from celery_sqlbeat.celery_bridge.tasks import MONITOR, AttemptFailed, Report, attempt_failed
+from celery_sqlbeat.model.retries import Again, JobBackoff, question_of
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.body import NotBegun, watch_bodies_of
-from celery_sqlbeat.worker.task.flags import SharedFlags
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from tests.support.headers import RUN
 from tests.support.stock import untyped
 
@@ -46,7 +47,7 @@ class Bench:
         watch_bodies_of(self.app, "here")
         return self.app.tasks["t"]
 
-    def trace(self, task: Any, again: float | None = 2.0, ours: bool = True, **request: Any) -> Any:
+    def trace(self, task: Any, again: Again = 2.0, ours: bool = True, **request: Any) -> Any:
         """Run it as Celery's worker does; returns the result and whether that is an error."""
         request = {"id": self.id, **request}
         if ours:
@@ -91,6 +92,22 @@ def test_the_last_attempt_is_a_failure_to_celery(bench: Bench) -> None:
     error, failed = bench.trace(bench.task(fail), again=None)
     assert failed and type(error) is ValueError
     assert (bench.state, bench.heard) == ("FAILURE", ["failure"])
+
+
+def test_an_error_that_is_not_retried_is_a_failure_to_celery_and_the_worker_is_told_so(bench: Bench) -> None:
+    backoff = JobBackoff("linear", "exponential", None, ["ValueError"], "j", "slot", 3, 2.0, 2.0, 600.0)
+    error, failed = bench.trace(bench.task(fail), again=question_of(backoff, 0, 0.5))
+    assert failed and type(error) is ValueError
+    assert (bench.state, bench.heard) == ("FAILURE", ["failure"])
+    assert bench.marks.has_given_up(bench.place)
+
+
+def test_an_error_that_is_retried_waits_as_the_strategy_says(bench: Bench) -> None:
+    backoff = JobBackoff("linear", "exponential", ["ValueError"], None, "j", "slot", 3, 2.0, 2.0, 600.0)
+    error, failed = bench.trace(bench.task(fail), again=question_of(backoff, 1, 0.5))
+    assert failed and isinstance(error, AttemptFailed) and error.when == error.seconds == 4.0
+    assert error.told.errors[0] == "builtins.ValueError" and pickle.loads(pickle.dumps(error)).seconds == 4.0
+    assert not bench.marks.has_given_up(bench.place)
 
 
 def test_other_messages_are_left_as_they_are(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from celery.signals import after_task_publish
 
 from celery_sqlbeat.celery_bridge.message_header import HEADER
 from celery_sqlbeat.worker.task import flags
-from celery_sqlbeat.worker.task.flags import SharedFlags
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from tests.support.headers import RAW, RUN
 
 ITS_RETRY: dict[str, Any] = {"id": RAW["run"], "retries": 2, "eta": None}

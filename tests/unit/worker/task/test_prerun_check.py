@@ -10,7 +10,7 @@ from celery_sqlbeat.celery_bridge.message_header import HEADER
 from celery_sqlbeat.celery_bridge.requests import hand_over
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.body import BegunBefore, NotBegun, check_prerun
-from celery_sqlbeat.worker.task.flags import SharedFlags
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from tests.support.headers import RUN
 
 FORGED = {HEADER: {"started": ["j", "slot", 1, 7, 0]}}

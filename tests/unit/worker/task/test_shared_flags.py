@@ -3,7 +3,7 @@
 One place for each run, used again and again.
 """
 
-from celery_sqlbeat.worker.task.flags import SharedFlags
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 
 
 def test_a_mark_says_of_one_run_that_it_is_lost() -> None:

@@ -13,12 +13,14 @@ from celery.exceptions import Ignore, Reject, Retry, Terminated, TimeLimitExceed
 from celery.worker import state
 
 from celery_sqlbeat.celery_bridge.message_header import HEADER, Header
+from celery_sqlbeat.celery_bridge.tasks import Report, attempt_failed
+from celery_sqlbeat.model.retries import Decided, classes_of
 from celery_sqlbeat.worker.lease import LeaseTable, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.results import TaskResult
 from celery_sqlbeat.worker.task import tracking
 from celery_sqlbeat.worker.task.body import BegunBefore, NotBegun
-from celery_sqlbeat.worker.task.flags import SharedFlags
+from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from celery_sqlbeat.worker.task.stops import TaskCancelled, TaskStopped
 from celery_sqlbeat.worker.task.tracking import TrackedRequest
 from tests.support.claims import SLOT
@@ -88,15 +90,22 @@ class FakeRuntime:
         self.released = 0
         self.again: float | None = None
         """The seconds until another attempt, as every execution is told."""
+        self.asked: list[tuple[str, ...]] = []
+        self.decided: list[Decided | None] = []
         self.rules = self
         self._then: list[Any] = []
 
-    def tried_again_in(self, run_lease: Any) -> float | None:
+    def again_of(self, run_lease: Any) -> float | None:
         return self.again
 
-    def finish(self, run_lease: Any, end: TaskResult, error: str | None, traceback: str | None, then: Any) -> None:
+    def tried_again_in(self, run_lease: Any, errors: tuple[str, ...]) -> float | None:
+        self.asked.append(errors)
+        return self.again
+
+    def finish(self, run_lease: Any, end: TaskResult, told: Report, then: Any, decided: Decided | None) -> None:
         self.ended.append(end)
-        self.errors.append(error)
+        self.errors.append(told.error)
+        self.decided.append(decided)
         self._then.append(then)
 
     def retrying(self, run_lease: Any, seconds: float, then: Any) -> None:
@@ -190,6 +199,26 @@ def test_a_success_is_acknowledged_once_it_is_written() -> None:
     assert bench.worker_runtime.ended == [TaskResult.SUCCESS] and bench.req.said == []
     bench.worker_runtime.write()
     assert bench.req.said == ["acknowledged"] and bench.running == set()
+
+
+def test_a_failure_is_written_as_its_process_has_decided() -> None:
+    bench = Bench()
+    bench.worker_runtime.again = 9.0
+    bench.fails(attempt_failed(KeyError("no"), 4.0, Report("KeyError('no')")))
+    assert bench.worker_runtime.decided == [Decided(4.0)] and bench.worker_runtime.asked == []
+    bench = Bench()
+    bench.worker_runtime.again = 9.0
+    bench.marks.give_up(bench.place)
+    bench.fails(KeyError("no"))
+    assert bench.worker_runtime.decided == [Decided(None)] and bench.worker_runtime.asked == []
+
+
+def test_a_time_limit_is_decided_once_by_its_class() -> None:
+    bench = Bench()
+    bench.fails(TimeLimitExceeded(3))
+    bench.req.on_timeout(soft=False, timeout=3)
+    assert bench.worker_runtime.asked == [classes_of(TimeLimitExceeded)]
+    assert bench.worker_runtime.decided == [Decided(None)]
 
 
 def test_an_early_acknowledgement_waits_for_nothing() -> None:
