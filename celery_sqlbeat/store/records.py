@@ -25,7 +25,10 @@ class Pulse(NamedTuple):
     now: datetime
     changes: int
     wakes_at: datetime | None = None
-    """When the next one-off is due, or the next lease ends: neither counts as a change."""
+    """When the next job or one-off is due, or the next lease ends.
+
+    What was due before hides nothing: of that only one-offs are told, which no change counts.
+    """
 
 
 class NextDeadlines(NamedTuple):

@@ -13,8 +13,10 @@ from celery_sqlbeat.store.keyvalue.tables import (
     LEASES,
     ONE_OFF_LEASES,
     OUTBOX,
+    OWNERS,
     PLANNED,
     RUN,
+    due_index,
     instant,
     micros,
     record_of,
@@ -33,13 +35,29 @@ class Deadlines:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._owners: list[str] = []
+        """The apps that the last pulse knew of."""
 
     def pulse(self) -> Pulse:
-        """Return the place's clock, the counter of changes, and the earliest of what bumps none."""
-        names = (DUE_ONE_OFFS, *_LEASED, HELD)
-        snapshot = self._place.read(scans=[Scan(name, low=_SET, limit=1) for name in names])
-        earliest = _first([entry for scanned in snapshot.scanned for entry in scanned.ids])
-        return Pulse(instant(snapshot.now), snapshot.counter, earliest)
+        """Return the place's clock, the counter of changes, and when the next row is due.
+
+        What was due before, or ended, may be for nobody here, and hides nothing: of that only
+        one-offs are told, since who submits them counts no change.
+        """
+        owners: list[str] | None = None
+        while owners != self._owners:
+            owners = self._owners
+            jobs = [due_index(owner, is_coded) for owner in (None, *owners) for is_coded in (False, True)] + [LEASES]
+            scans = [Scan(name, low=_SET, limit=1) for name in (DUE_ONE_OFFS, ONE_OFF_LEASES, *jobs)]
+            snapshot = self._place.read(scans=[Scan(OWNERS), *scans])
+            self._owners = [owner for owner, _ in snapshot.scanned[0].ids]
+        _, due, ends, *rest = snapshot.scanned
+        one_offs, others = due.ids + ends.ids, [entry for found in rest for entry in found.ids]
+        now = snapshot.now
+        if any(at <= now for _, at in others):
+            later = self._place.read(scans=[Scan(name, low=now + 1, limit=1) for name in jobs]).scanned
+            others = [entry for found in later for entry in found.ids]
+        return Pulse(instant(now), snapshot.counter, _first(one_offs + others))
 
     def next_deadlines(self, claimable: Claimable = ALL_JOBS, after: datetime | None = None) -> NextDeadlines:
         """Return the earliest instants at which some beat has something to do."""

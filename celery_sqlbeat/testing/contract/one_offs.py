@@ -314,9 +314,11 @@ class OneOffContract(Contract):
         submitted(world)
         assert world.store.pulse().wakes_at == world.near(world.now)
 
-    def test_a_pulse_tells_when_a_lease_ends(self, world: World) -> None:
+    def test_a_pulse_tells_when_a_lease_ends_and_when_a_job_is_due(self, world: World) -> None:
         submit(world, held_by_submitter(world))
         assert world.store.pulse().wakes_at == world.near(world.now + DISPATCH * SECOND)
+        world.add(next_run_time=world.noon + 5 * SECOND)
+        assert world.store.pulse().wakes_at == world.noon + 5 * SECOND
 
     def test_a_one_off_that_is_due_is_not_hidden_by_what_nobody_claims(self, world: World) -> None:
         world.add(next_run_time=world.noon - HOUR)
