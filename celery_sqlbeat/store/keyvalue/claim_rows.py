@@ -166,7 +166,6 @@ def _take(view: View, job: Row, claim: Claim, read: DueJob, beat: str, dispatch_
         "fence": job["fence"] + 1,
         "run_id": claim.run_id,
         "claim_id": claim.claim_id,
-        "asked": None,
         "is_parallel": 1 if claim.max_parallel is not None else job.get("is_parallel"),
     }
     claimed = {

@@ -106,3 +106,16 @@ def test_no_one_off_is_added_with_a_fence_from_before_a_recovery(recovers_betwee
         steps.store.recover()
     KeyValueStore(interrupted).submit(one_offs(steps, due_at=None), "submitter", DISPATCH)
     assert steps.claim().fence > 1_000_000_000
+
+
+def test_a_key_outlives_the_history_of_its_run() -> None:
+    """Who asks again then gets the same answer, and nothing runs a second time."""
+    steps = Steps()
+    (wanted,) = one_offs(steps, due_at=None, key=IdempotencyKey("order", "digest", 3600.0))
+    (first,) = steps.store.submit([wanted], "submitter", DISPATCH).values()
+    steps.store.finish([release(steps.running())])
+    steps.clock.later(60)
+    assert steps.store.purge(OldRuns(30.0)).rows == 1
+    (again,) = steps.store.submit([wanted], "submitter", DISPATCH).values()
+    assert (again.run_id, again.is_new, again.due_at) == (first.run_id, True, first.due_at)
+    assert steps.store.due(100).jobs == []
