@@ -241,6 +241,8 @@ class Planner:
             due = row.now if row.next_run_time is None else instant("NextRunTime", row.next_run_time)
             return RepairJob(row.job_name, row.job_id, row.fence, row.version, due, retry_at)
         definition = self._definition(row)
+        if row.job_name == row.job_id:  # a one-off, whose attempt waits
+            return RepairJob(row.job_name, row.job_id, row.fence, row.version, None, retry_at)
         if row.last_run_time is not None:
             instant("LastRunTime", row.last_run_time)
         if row.next_run_time is not None:

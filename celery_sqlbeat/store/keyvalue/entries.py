@@ -79,8 +79,9 @@ def _job_entries(row: Row) -> dict[str, int]:
     if get("one_off"):
         if get("locked_by") is not None:
             return {ONE_OFF_LEASES: score(get("lease_ends_at") or 0)}
-        due_at = get("retry_at")
-        return {DUE_ONE_OFFS: score(due_at)} if is_enabled and not is_quarantined and due_at is not None else {}
+        if is_quarantined:
+            return {REPAIR: 0}
+        return {DUE_ONE_OFFS: score(row["retry_at"])} if is_enabled and get("retry_at") is not None else {}
     scores: dict[str, int] = {}
     due_at = get("retry_at")
     if due_at is not None:

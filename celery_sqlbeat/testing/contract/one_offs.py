@@ -292,6 +292,24 @@ class OneOffContract(Contract):
         after = world.store.counts(DAY)
         assert after._replace(now=before.now) == before
 
+    @pytest.mark.parametrize("is_replayed", [False, True])
+    def test_what_one_beat_may_not_fire_is_set_aside_until_another_may(self, world: World, is_replayed: bool) -> None:
+        run_id = submitted(world)
+        if is_replayed:
+            world.finish(world.running(), DEAD)
+            world.replay(*world.letters())
+        (refused,) = world.claim(planner=world.planner_for(allowed_tasks=("app.other",))).quarantines
+        assert refused.job_id == run_id
+        assert world.claim().jobs_read == 0
+        assert world.store.counts().quarantined == 0
+        assert world.store.jobs(JobQuery(only_quarantined=True)) == {}
+        (row,) = world.store.jobs(JobQuery(needing_repair_of="")).values()
+        repairs, quarantines = world.planner.repairs([row])
+        assert quarantines == []
+        assert world.write(*repairs) == {run_id}
+        assert world.store.jobs(JobQuery(needing_repair_of="")) == {}
+        assert world.claim_one().run_id == run_id
+
     def test_the_history_has_one_offs_which_can_be_asked_for_alone(self, world: World) -> None:
         world.add()
         world.finish(world.running())
