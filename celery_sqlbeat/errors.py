@@ -193,6 +193,33 @@ class LeaseLost(SqlbeatError):
     """The run no longer holds its lease: what it writes may overlap its successor."""
 
 
+class AlreadyDone(SqlbeatError):
+    """The effects of this slot were done before; a task that lets this out ends as a success."""
+
+    def __init__(self, job_name: str, slot: str, attempt: int) -> None:
+        super().__init__(
+            f"the effects of {job_name!r} for {slot} were done by attempt {attempt}: nothing is left to do"
+        )
+        self.job_name, self.slot, self.attempt = job_name, slot, attempt
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.job_name, self.slot, self.attempt)
+
+
+class SecondTransaction(SqlbeatError):
+    """A body has asked for a second guarded transaction, whose effects nothing would count."""
+
+    def __init__(self, job_name: str, slot: str) -> None:
+        super().__init__(
+            f"the effects of {job_name!r} for {slot} were committed by this very body: put all that is to be done once "
+            "into one block of current_run().transaction()"
+        )
+        self.job_name, self.slot = job_name, slot
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.job_name, self.slot)
+
+
 class UnusableConnection(SqlbeatError):
     """A connection that the caller gave cannot be used for what was asked; nothing was written."""
 

@@ -144,7 +144,9 @@ DATEADD(
         "word(": "varchar(",
         "list": "nvarchar(max)",
     }
-    tables = "Changes|DeletedJobs|IdempotencyKeys|JobRuns|Jobs|Locks|Nodes|Releases|SchemaMigrations|StoreInfo"
+    tables = (
+        "Changes|DeletedJobs|IdempotencyKeys|JobRuns|Jobs|Locks|Nodes|Releases|SchemaMigrations|SqlbeatGuard|StoreInfo"
+    )
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
         self._kinds = kinds

@@ -22,7 +22,6 @@ from celery_sqlbeat.errors import (
     SqlbeatError,
     StoreError,
     TransientError,
-    VersionConflict,
 )
 from celery_sqlbeat.model.locks import (
     LEAST_EXPIRY,
@@ -170,16 +169,14 @@ class Locks:
             held = [*held, *page]
         return held
 
-    def free(self, key: str, force: bool = False, *, version: int | None = None) -> LockRecord | None:
-        """Take a lock from its holder, at the fence `version` if given; return what it was."""
+    def free(self, key: str, force: bool = False) -> LockRecord | None:
+        """Take a lock away from its holder; return what it was. None: nobody holds it."""
         record = next((lock for lock in self.list() if lock.key == key), None)
         if record is None:
             return None
         if not force:
             raise LockNotAcquired(record.key, record.holder, record.fence, *_times(record))
-        held = HeldLock(record.key, record.token, record.fence, 0.0)
-        if version not in (None, record.fence) or not self._ready().release_locks([held]):
-            raise VersionConflict(key, record.fence if version is None else version)
+        self._ready().release_locks([HeldLock(record.key, record.token, record.fence, 0.0)])
         return record
 
     def take(self, lock: Lock, wait: float) -> None:

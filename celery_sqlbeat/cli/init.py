@@ -12,7 +12,7 @@ import click
 
 from celery_sqlbeat.cli import Command, settings_of
 from celery_sqlbeat.cli.output import json_option, print_json, progress_bar, say
-from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.database_url import DatabaseUrl, database_url
 from celery_sqlbeat.errors import SqlbeatError
 
 if TYPE_CHECKING:
@@ -36,18 +36,31 @@ WITH_SCRIPT = ("sqlite", "postgresql", "mysql", "mssql")
     is_flag=True,
     help="Encrypt the arguments of all jobs with the newest key of sqlbeat_payload_key; safe to interrupt and repeat.",
 )
+@click.option(
+    "--guard",
+    metavar="URL",
+    help="Create only the table that guards the effects of runs, in this database of the shop.",
+)
 @json_option
 @click.pass_context
-def init(ctx: click.Context, only_print: bool, recovered: bool, reencrypt: bool, as_json: bool) -> None:
+def init(
+    ctx: click.Context, only_print: bool, recovered: bool, reencrypt: bool, guard: str | None, as_json: bool
+) -> None:
     """Create or upgrade the tables; safe to repeat.
 
     Creates them in the database that sqlbeat_database_url names. If the app may not create
     tables, a DBA runs the script that --sql prints. --recovered revokes the lease of every run
-    that is executing at that moment; those slots run again.
+    that is executing at that moment; those slots run again. --guard with --sql prints the script
+    for the kind of database that its URL names.
     """
     if only_print and (as_json or recovered or reencrypt):
         raise click.UsageError("--sql only prints the script: leave out --json, --recovered and --reencrypt")
     settings = settings_of(ctx)
+    if guard is not None:
+        if recovered or reencrypt or as_json:
+            raise click.UsageError("--guard creates a table of the shop: it goes with --sql alone")
+        _guard(database_url(guard), settings.statement_timeout, only_print)
+        return
     keys = settings.payload_key
     if reencrypt and keys is None:
         raise click.ClickException("sqlbeat_payload_key is not set: there is no key to encrypt with")
@@ -87,6 +100,27 @@ def init(ctx: click.Context, only_print: bool, recovered: bool, reencrypt: bool,
         print_json(report if resealed is None else {**report, "reencrypted": asdict(resealed)})
     if resealed is not None:
         _tell_left(resealed)
+
+
+def _guard(url: DatabaseUrl, seconds: float, only_print: bool) -> None:
+    """Create the table that guards effects, or print the script that does."""
+    if url.database not in WITH_SCRIPT or (url.in_memory and not only_print):
+        raise click.ClickException(f"{url} is no SQL database that lasts: name the one that the effects are in")
+    from celery_sqlbeat.store import dialect_for
+    from celery_sqlbeat.store.sql.engine import Database
+    from celery_sqlbeat.store.sql.guard import guard_script
+
+    script = guard_script(url.database)
+    if only_print:
+        click.echo(script)
+        return
+    say(f"database: {url}")
+    database = Database(dialect_for(url, seconds), patience=seconds)
+    try:
+        database.write(lambda session: session.script(script))
+    finally:
+        database.close()
+    say("the table SqlbeatGuard is there")
 
 
 def _recover(store: Store) -> tuple[int, int]:

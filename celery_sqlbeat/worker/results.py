@@ -41,6 +41,7 @@ class TaskResult(Enum):
     SUCCESS = "success"
     REPLACED = "replaced"  # self.replace(): another task takes its place
     IGNORED = "ignored"  # raised Ignore
+    DONE = "effects done"  # by an earlier attempt, which is told in place of an error
     UNSTORED = "result not stored"  # its body returned; Celery could not store the result
     FAILURE = "failure"  # an exception, the soft time limit, SystemExit
     TIME_LIMIT = "time limit"  # the hard one: its process was killed
@@ -74,6 +75,8 @@ def outcome_of(
     """Return how a run ends whose task ended so."""
     if end is TaskResult.SUCCESS:
         return after_success()
+    if end is TaskResult.DONE:
+        return after_success(error)
     if end in (TaskResult.REPLACED, TaskResult.IGNORED):
         return after_success(end.value)
     if end is TaskResult.UNSTORED:

@@ -12,13 +12,14 @@ from typing import Any
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.message_header import Header
-from celery_sqlbeat.celery_bridge.tasks import NO_REPORT, Report, SlotResults
+from celery_sqlbeat.celery_bridge.tasks import DAY_SECONDS, NO_REPORT, Report, SlotResults
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.environment import Wakeup, original
 from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import Node
 from celery_sqlbeat.model.retries import Decided
 from celery_sqlbeat.store import Store, open_store
+from celery_sqlbeat.store.sql.guard import StoreFacts
 from celery_sqlbeat.worker.lease import RunLease, WrongStore
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.lease.heartbeats import WaitingRuns
@@ -29,6 +30,7 @@ from celery_sqlbeat.worker.membership import WorkerMembership
 from celery_sqlbeat.worker.results import OutcomeRules, TaskResult
 from celery_sqlbeat.worker.store_opening import StoreOpening
 
+KEPT_BEYOND_HISTORY = 2  # a run is in the history from its end on, and that may be long after its effects
 _AFTER_ERROR = 1.0  # seconds; an error that nobody expected must not become a busy loop
 _LONGEST_END = 10.0  # seconds that the end of a worker waits for its outcomes to be written
 
@@ -85,6 +87,12 @@ class WorkerRuntime:
 
     def _is_mine(self, header: Header) -> bool:
         return header.store == self.store_id and header.namespace == self.settings.namespace
+
+    @property
+    def store_facts(self) -> StoreFacts | None:
+        """What the tasks of this worker must know of its store; None until it has answered."""
+        keep_seconds = KEPT_BEYOND_HISTORY * DAY_SECONDS * self.settings.history_days
+        return None if self.store_id is None else StoreFacts(self.store_id, self.settings.namespace, keep_seconds)
 
     @property
     def is_unavailable(self) -> bool:

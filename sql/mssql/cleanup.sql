@@ -12,6 +12,7 @@ DROP TABLE IF EXISTS dbo.Jobs;
 DROP TABLE IF EXISTS dbo.DeletedJobs;
 DROP TABLE IF EXISTS dbo.Locks;
 DROP TABLE IF EXISTS dbo.IdempotencyKeys;
+DROP TABLE IF EXISTS dbo.SqlbeatGuard;
 DROP TABLE IF EXISTS dbo.StoreInfo;
 DROP TABLE IF EXISTS dbo.SchemaMigrations;
 GO

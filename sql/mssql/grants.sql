@@ -16,6 +16,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.Releases TO sqlbeat_runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.DeletedJobs TO sqlbeat_runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.Locks TO sqlbeat_runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.IdempotencyKeys TO sqlbeat_runner;
+GRANT SELECT, INSERT, UPDATE, DELETE ON dbo.SqlbeatGuard TO sqlbeat_runner;
 GRANT SELECT ON dbo.StoreInfo TO sqlbeat_runner;
 GRANT SELECT ON dbo.SchemaMigrations TO sqlbeat_runner;
 GO

@@ -19,6 +19,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON Locks TO sqlbeat_runner;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON IdempotencyKeys TO sqlbeat_runner;
 
+GRANT SELECT, INSERT, UPDATE, DELETE ON SqlbeatGuard TO sqlbeat_runner;
+
 GRANT SELECT ON StoreInfo TO sqlbeat_runner;
 
 GRANT SELECT ON SchemaMigrations TO sqlbeat_runner;

@@ -1,6 +1,6 @@
 -- Removes everything that celery-sqlbeat has created in this schema: jobs and history. Stop beats and workers first.
 -- May be run again.
-DROP TABLE IF EXISTS Changes, Releases, Nodes, JobRuns, Jobs, DeletedJobs, Locks, IdempotencyKeys, StoreInfo, SchemaMigrations;
+DROP TABLE IF EXISTS Changes, Releases, Nodes, JobRuns, Jobs, DeletedJobs, Locks, IdempotencyKeys, SqlbeatGuard, StoreInfo, SchemaMigrations;
 
 DROP FUNCTION IF EXISTS sqlbeat_jobs_deleted, sqlbeat_jobs_truncated, sqlbeat_jobs_added, sqlbeat_jobs_renamed,
 sqlbeat_one_off_deleted;

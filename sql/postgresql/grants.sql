@@ -11,7 +11,7 @@ END;
 $$;
 
 GRANT SELECT, INSERT, UPDATE, DELETE
-ON Jobs, JobRuns, Nodes, Changes, Releases, DeletedJobs, Locks, IdempotencyKeys
+ON Jobs, JobRuns, Nodes, Changes, Releases, DeletedJobs, Locks, IdempotencyKeys, SqlbeatGuard
 TO sqlbeat_runner;
 GRANT SELECT ON StoreInfo, SchemaMigrations TO sqlbeat_runner;
 

@@ -493,3 +493,30 @@ UPDATE StoreInfo SET OldestRelease = '0.1.0';
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
 SELECT 4, 'one_offs', '3199ad9ddc8f9851bc00aaff0405ceef51d6880420703ca4ebb736a16531e16a', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);
+
+-- Whether the effects of the run were committed in this database, with this mark (`current_run().transaction()`).
+ALTER TABLE JobRuns ADD COLUMN EffectsDone INTEGER NOT NULL DEFAULT 0 CHECK (EffectsDone IN (0, 1));
+
+-- What `current_run().transaction()` needs in a database of the shop: a row of its own for each slot whose effects were
+-- done, and one for each job (its Slot is empty). Old rows go with later transactions, so the table stays small.
+CREATE TABLE IF NOT EXISTS SqlbeatGuard (
+    StoreId TEXT NOT NULL,
+    Namespace TEXT NOT NULL,
+    JobName TEXT NOT NULL,
+    -- Its kind and its instant.
+    Slot TEXT NOT NULL,
+    -- The highest that has done something here.
+    Fence INTEGER NOT NULL,
+    -- By which the effects of the slot were done.
+    Attempt INTEGER,
+    TouchedAt TEXT NOT NULL,
+    PRIMARY KEY (StoreId, Namespace, JobName, Slot)
+);
+
+CREATE INDEX IF NOT EXISTS SqlbeatGuard_Old ON SqlbeatGuard (TouchedAt);
+
+UPDATE StoreInfo SET OldestRelease = '0.1.0';
+
+INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
+SELECT 5, 'effects', '0038d42b2679feff8597190d46d470c1ce269386057b52ae3357773fc508c1a1', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 5);

@@ -10,7 +10,7 @@ from typing import Any
 from celery_sqlbeat.errors import UnusableConnection
 from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.sql.dialects.sqlite import host_clock
-from celery_sqlbeat.store.sql.foreign_drivers import DRIVERS, NO_TABLE, READ_ONLY, typed
+from celery_sqlbeat.store.sql.foreign_drivers import DRIVERS, NO_TABLE, READ_ONLY, begin_late, typed
 from celery_sqlbeat.store.sql.session import Call, Row, Rows, load
 from celery_sqlbeat.store.sql.store import SqlStore
 
@@ -24,7 +24,7 @@ class ForeignSession:
     def __init__(self, connection: Any) -> None:
         """Use a connection as a driver made it; `driver_connection` finds it."""
         self._connection = connection
-        self._driver = DRIVERS[_root(connection)]
+        self._driver = DRIVERS[package_of(connection)]
         self._blocks = load(self._driver.database)
         self._clock = host_clock
         if self._driver.is_closed(connection):
@@ -54,12 +54,20 @@ class ForeignSession:
         """Run blocks one after the other."""
         return [self.fetch(call.block, call.rows, **call.scalars) for call in calls]
 
+    def begin_late(self) -> None:
+        """Begin the transaction that sqlite3 begins late, before a statement that writes."""
+        begin_late(self._connection)
+
+    def lacks_table(self, error: BaseException) -> bool:
+        """Return whether a driver's error says that a table is not there."""
+        return not NO_TABLE.isdisjoint(self._driver.codes(error))
+
     def store_id(self) -> str | None:
         """Return the id of the store in this database; None where it has no tables of ours."""
         try:
             rows = self.fetch("read_store")
         except Exception as error:
-            if NO_TABLE.isdisjoint(self._driver.codes(error)):
+            if not self.lacks_table(error):
                 raise
             return None
         return str(rows[0][0]) if rows else None
@@ -101,7 +109,7 @@ def driver_connection(connection: Any = None, using: str | None = None) -> Any:
         if connection is not None:
             raise UnusableConnection(f"both connection= and using={using!r} were given: give one of them")
         connection = _django_connection(using)
-    root = _root(connection)
+    root = package_of(connection)
     if root in _ASYNCHRONOUS or type(connection).__name__.startswith("Async"):
         raise UnusableConnection(
             f"{_kind(connection)} is asynchronous, and the statements here wait: give {_WAYS}, or leave connection= "
@@ -148,7 +156,7 @@ def _of_sqlalchemy(connection: Any) -> Any:
     return connection.connection.driver_connection
 
 
-def _root(thing: Any) -> str:
+def package_of(thing: Any) -> str:
     """Return the first package that the classes of an object come from and that is known.
 
     `__class__` is what a tracing tool's proxy stands for.

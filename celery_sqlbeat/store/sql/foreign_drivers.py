@@ -87,8 +87,8 @@ def _sqlite(connection: Any, block: Block, rows: Rows | None, scalars: Mapping[s
     cursor.row_factory = None
     if _OUR_AFTER in text:
         _have_after(connection)
-    if _begins_late(connection) and not text.lstrip().startswith("SELECT"):
-        cursor.execute(f"BEGIN {connection.isolation_level}")
+    if not text.lstrip().startswith("SELECT"):
+        begin_late(connection)
     cursor.execute(text, values)
     answer = cursor.fetchall()
     cursor.close()
@@ -103,15 +103,18 @@ def _have_after(connection: Any) -> None:
         connection.create_function(_OUR_AFTER.rstrip("("), 2, after, deterministic=True)
 
 
-def _begins_late(connection: Any) -> bool:
-    """Return whether the module begins a transaction before it writes, and has not.
+def begin_late(connection: Any) -> None:
+    """Begin a transaction where sqlite3 begins one itself before a statement that writes.
 
-    It knows a statement that writes by its first word, and takes `WITH ... UPDATE` for none: that
-    would commit by itself.
+    It knows such a statement by its first word, and takes `WITH ... UPDATE` for none: that would
+    commit by itself.
     """
+    if not isinstance(connection, sqlite3.Connection):
+        return
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)  # the only way before Python 3.12
     is_legacy = getattr(connection, "autocommit", legacy) == legacy
-    return is_legacy and connection.isolation_level is not None and not connection.in_transaction
+    if is_legacy and connection.isolation_level is not None and not connection.in_transaction:
+        connection.execute(f"BEGIN {connection.isolation_level}")
 
 
 def _mysql(connection: Any, block: Block, rows: Rows | None, scalars: Mapping[str, Any], _: Clock) -> list[Any]:

@@ -24,7 +24,7 @@ from celery_sqlbeat.celery_bridge.tasks import (
     report_raised,
     wrap_bodies,
 )
-from celery_sqlbeat.errors import MaxRuntimeExceeded
+from celery_sqlbeat.errors import AlreadyDone, MaxRuntimeExceeded
 from celery_sqlbeat.model.retries import classes_of
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.stops import TaskOverdue
@@ -72,6 +72,11 @@ def _watched(original: Callable[..., Any], request_of: Callable[[Any], Any], is_
             if (body_guard := getattr(here, "body_guard", None)) is not None:
                 body_guard.open()
             result = original(*args, **kwargs)
+        except AlreadyDone as done:
+            if not is_body:
+                raise
+            flags.note_done(request, done.attempt)
+            result = None
         except TaskOverdue as stop:
             error = MaxRuntimeExceeded("its task was stopped")
             told = report_raised(stop)._replace(error=repr(error), errors=classes_of(error))

@@ -17,12 +17,15 @@ from celery_sqlbeat.celery_bridge.message_header import HEADER
 from celery_sqlbeat.celery_bridge.tasks import current_request, seconds_until_eta
 from celery_sqlbeat.model import StartedRun
 from celery_sqlbeat.model.retries import Again, again_after
+from celery_sqlbeat.store.sql.guard import GuardedRun, StoreFacts
 from celery_sqlbeat.worker.current import CurrentRun
 from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from celery_sqlbeat.worker.task.stops import TaskRun
 
 _FACTS = "sqlbeat_run"
 _AGAIN = "sqlbeat_tried_again_in"
+_GUARD = "sqlbeat_guard"
+_DONE_HERE = "_sqlbeat_done_here"  # on the request: the slots whose effects this body has done
 
 
 class Body(NamedTuple):
@@ -53,15 +56,27 @@ def share() -> SharedFlags:
         return _shared[0]
 
 
-def write(request: MutableMapping[str, Any], run: StartedRun, place: int | None, again: Again = None) -> None:
+def write(
+    request: MutableMapping[str, Any],
+    run: StartedRun,
+    place: int | None,
+    again: Again = None,
+    store: StoreFacts | None = None,
+) -> None:
     """Write the facts of a run that has begun into its request, for the process of its task.
 
     Not into a header: a retry would send it on, and the sender of a message could forge it. Celery
     makes `delivery_info` anew for each message that comes. `again`: whether another attempt
     follows, should this one fail.
     """
+    guarded = None if store is None else [*store, run.kind, run.exclusive]
     facts = [run.job_name, run.scheduled_for.isoformat(), run.attempt, run.fence, run.run_id, run.job_id, place]
-    request["delivery_info"] = {**(request.get("delivery_info") or {}), _FACTS: facts, _AGAIN: again}
+    request["delivery_info"] = {
+        **(request.get("delivery_info") or {}),
+        _FACTS: facts,
+        _AGAIN: again,
+        _GUARD: guarded,
+    }
 
 
 def is_begun(request: Any) -> bool:
@@ -71,13 +86,22 @@ def is_begun(request: Any) -> bool:
 
 def current_run() -> CurrentRun | None:
     """Return the run that the calling task is the body of; None where no job started it."""
-    facts = _facts_of(current_request())
+    request = current_request()
+    facts = _facts_of(request)
     if not facts:
         return None
     job_name, scheduled_for, attempt, fence, run_id, job_id, place = facts
     is_lost, is_cancelled = partial(_is_lost, place), partial(_is_cancelled, place)
-    slot = datetime.fromisoformat(scheduled_for)
-    return TaskRun(job_name, slot, attempt, fence, is_lost, run_id, job_id, is_cancelled)
+    slot, guarded = datetime.fromisoformat(scheduled_for), None
+    if (given := request.get("delivery_info").get(_GUARD)) is not None:
+        store_id, namespace, keep_seconds, kind, is_exclusive = given
+        guarded = GuardedRun(
+            store_id, namespace, job_name, kind, slot, attempt, fence, run_id, bool(is_exclusive), keep_seconds
+        )
+    done_here = vars(request).setdefault(_DONE_HERE, set())
+    return TaskRun(
+        job_name, slot, attempt, fence, is_lost, run_id, job_id, is_cancelled, guarded=guarded, done_here=done_here
+    )
 
 
 def has_begun(request: Mapping[str, Any]) -> bool:
@@ -110,6 +134,13 @@ def give_up(request: Any) -> None:
     facts = _facts_of(request)
     for shared in _shared if facts else ():
         shared.give_up(facts[-1])
+
+
+def note_done(request: Any, attempt: int) -> None:
+    """Note by which attempt the effects of this request's slot were done before."""
+    facts = _facts_of(request)
+    for shared in _shared if facts else ():
+        shared.note_done(facts[-1], attempt)
 
 
 def note_return(request: Any) -> None:

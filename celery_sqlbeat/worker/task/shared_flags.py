@@ -8,8 +8,9 @@ from celery_sqlbeat import environment
 
 _MOST = 65536  # runs of one process at a time; one beyond has no flags, and is stopped all the same
 _DOUBLE = 8  # bytes
-_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES, _RETURNED, _CANCELLED, _GIVEN_UP = range(8)  # the bytes of each run
-_BYTES = 8
+_LOST, _SUCCEEDED, _BEGUN, _FORBIDDEN, _RETRIES, _RETURNED, _CANCELLED, _GIVEN_UP, _DONE_BY = range(9)
+_BYTES = 9  # of each run
+_HIGHEST = 255  # of a byte
 
 
 class SharedFlags:
@@ -110,6 +111,15 @@ class SharedFlags:
     def has_given_up(self, place: int | None) -> bool:
         """Return whether the failure was found to be the last one where it was raised."""
         return self._is_noted(place, _GIVEN_UP)
+
+    def note_done(self, place: int | None, attempt: int) -> None:
+        """Note by which attempt the effects of the slot were done before this one began."""
+        if self._has(place):
+            self._memory[_BYTES * place + _DONE_BY] = min(attempt, _HIGHEST)
+
+    def done_by(self, place: int | None) -> int | None:
+        """Return by which attempt the effects of the slot were done before this one; or None."""
+        return (self._memory[_BYTES * place + _DONE_BY] or None) if self._has(place) else None
 
     def retry(self, place: int | None, at: float) -> None:
         """Note that the task has sent itself again, for this instant by the machine's clock."""

@@ -2,7 +2,7 @@
 
 from celery.exceptions import Ignore
 
-from celery_sqlbeat.errors import LeaseLost, RunCancelled
+from celery_sqlbeat.errors import AlreadyDone, LeaseLost, RunCancelled
 from celery_sqlbeat.worker.current import CurrentRun
 
 
@@ -18,9 +18,14 @@ class TaskCancelled(RunCancelled, Ignore):
     """Stops a task whose run somebody has cancelled; its result is REVOKED."""
 
 
+class TaskDone(AlreadyDone, Ignore):
+    """Ends a body whose effects were done before; to Celery that is a success."""
+
+
 class TaskRun(CurrentRun):
     """The current run, whose `check` raises what Celery takes for no failure."""
 
     __slots__ = ()
     error = TaskStopped
     cancelled_error = TaskCancelled
+    done_error = TaskDone

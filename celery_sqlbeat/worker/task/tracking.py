@@ -34,6 +34,7 @@ from celery_sqlbeat.worker.task.flags import write
 from celery_sqlbeat.worker.task.shared_flags import SharedFlags
 from celery_sqlbeat.worker.task.stops import TaskCancelled, TaskOverdue, TaskStopped
 
+_STORING = "store the result of a task that returned, or send its callbacks"
 _later = environment.Later()
 _STOPS: dict[Stop | None, type[Ignore]] = {Stop.CANCELLED: TaskCancelled, Stop.OVERDUE: TaskOverdue}
 
@@ -84,7 +85,8 @@ class TrackedRequest:
         self._place = self._flags.take()
         run_lease.tell_extended(self._extended)
         self._running.add(self)
-        write(self.req.request_dict, run_lease.run, self._place, self._worker_runtime.rules.again_of(run_lease))
+        again, store = self._worker_runtime.rules.again_of(run_lease), self._worker_runtime.store_facts
+        write(self.req.request_dict, run_lease.run, self._place, again, store)
         run_lease.on_stop(self._must_stop)
 
     def end(self, how: TaskResult, error: Report = NO_REPORT) -> None:
@@ -94,19 +96,17 @@ class TrackedRequest:
             how, error = TaskResult.SUCCESS, NO_REPORT
         elif how in AFTER_RETURN and self._flags.has_returned(self._place):
             how, error = TaskResult.UNSTORED, Report(error.error or f"{how.value} while its result was stored")
-            events.step_failed(
-                step="store the result of a task that returned, or send its callbacks",
-                subject=f"{self.req.name}[{self.req.id}]",
-                error=error.error or "",
-            )
+            events.step_failed(step=_STORING, subject=f"{self.req.name}[{self.req.id}]", error=error.error or "")
         elif how is TaskResult.STOPPED and self.release_unbegun():
             return
-        retries_at = self._flags.retries_at(self._place) if how in OF_THE_BODY else None
-        if retries_at is not None:
+        if how is TaskResult.SUCCESS and (attempt := self._flags.done_by(self._place)) is not None:
+            how, error = TaskResult.DONE, Report(f"effects were done by attempt {attempt}")
+        if how in OF_THE_BODY and (retries_at := self._flags.retries_at(self._place)) is not None:
             self.retry(max(0.0, retries_at - environment.unix_time()))
         elif self._leave() and self.run_lease is not None:
-            then = self._settled if self._is_late else None
-            self._worker_runtime.finish(self.run_lease, how, error, then, self._decided)
+            self._worker_runtime.finish(
+                self.run_lease, how, error, self._settled if self._is_late else None, self._decided
+            )
 
     def retry(self, seconds: float) -> None:
         """Write that the task has sent itself again, by a retry of Celery's that is due then."""
@@ -128,9 +128,8 @@ class TrackedRequest:
 
     def begin_body(self) -> bool:
         """Note that the body begins in this process; False where it may not."""
-        return self.run_lease is None or (
-            self.run_lease.is_safe and self._flags.begin(self._place, environment.monotonic())
-        )
+        lease = self.run_lease
+        return lease is None or (lease.is_safe and self._flags.begin(self._place, environment.monotonic()))
 
     def stop(self) -> None:
         """Stop the task, in the way of its pool."""

@@ -67,12 +67,27 @@ def test_init_prints_no_script_where_there_are_no_tables(url: str) -> None:
     assert_is_one_line_of_error(invoke("init", "--sql", sqlbeat_database_url=url), "needs no script")
 
 
+@pytest.mark.parametrize("url", ["redis://host/0", "memory://", "sqlite://"])
+def test_init_creates_a_guard_in_lasting_sql_databases_alone(url: str) -> None:
+    assert_is_one_line_of_error(invoke("init", "--guard", url), "is no SQL database that lasts")
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///shop.db", "postgresql://host/shop", "mysql://host/shop", "mssql://host/shop"]
+)
+def test_init_prints_the_script_of_a_guard_and_connects_to_nothing(url: str) -> None:
+    result = invoke("init", "--guard", url, "--sql")
+    assert result.exit_code == 0 and "SqlbeatGuard (" in result.output
+
+
 @pytest.mark.parametrize("arguments", [["init"], ["status"], ["jobs", "list"], ["runs", "list"], ["dead", "list"]])
 def test_no_command_asks_a_store_in_memory(arguments: list[str]) -> None:
     assert_is_one_line_of_error(invoke(*arguments, sqlbeat_database_url="memory://"), "memory")
 
 
-@pytest.mark.parametrize("arguments", [["nosuch"], ["init", "--nosuch"], ["init", "nosuch"]])
+@pytest.mark.parametrize(
+    "arguments", [["nosuch"], ["init", "--nosuch"], ["init", "nosuch"], ["init", "--guard", "sqlite:///s", "--json"]]
+)
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert invoke(*arguments).exit_code == 2
 

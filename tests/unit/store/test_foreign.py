@@ -7,6 +7,8 @@ import pytest
 
 from celery_sqlbeat.errors import UnusableConnection
 from celery_sqlbeat.store.sql.foreign import ForeignSession, driver_connection
+from celery_sqlbeat.store.sql.guard import guard_script
+from celery_sqlbeat.store.sql.migrations import migrations
 from tests.support.fake_odbc import FakeConnection, FakeCursor
 
 
@@ -79,3 +81,10 @@ def test_an_asynchronous_connection_is_refused_with_what_helps() -> None:
 def test_what_is_no_connection_is_refused_with_what_is_one(thing: Any) -> None:
     with pytest.raises(UnusableConnection, match=r"is no connection that is known: give a connection of psycopg"):
         driver_connection(thing)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mysql", "mssql"])
+def test_the_script_of_the_guard_makes_the_table_that_the_migration_makes(database: str) -> None:
+    (migration,) = (each.text for each in migrations(database) if each.name == "effects")
+    script = guard_script(database)
+    assert script[script.index("CREATE TABLE") :] in migration

@@ -121,6 +121,10 @@ def test_what_the_task_wanted_is_a_success(end: TaskResult) -> None:
     assert found.reason == (None if end is TaskResult.SUCCESS else end.value)
 
 
+def test_effects_that_were_done_before_are_the_reason_of_a_success() -> None:
+    assert ended(TaskResult.DONE) == Ending("success", "Boom()")
+
+
 def test_the_end_of_the_worker_counts_for_nothing() -> None:
     found = ended(TaskResult.STOPPED, RUN._replace(lost_leases=99, failures=99))
     assert (found.state, found.retry_seconds, found.failures, found.lost_leases) == ("retry", 0.0, 0, 0)

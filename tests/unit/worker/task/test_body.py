@@ -13,10 +13,12 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Retry
 
 from celery_sqlbeat.celery_bridge.tasks import MONITOR, AttemptFailed, Report, attempt_failed
+from celery_sqlbeat.errors import AlreadyDone
 from celery_sqlbeat.model.retries import Again, JobBackoff, question_of
 from celery_sqlbeat.worker.task import flags
 from celery_sqlbeat.worker.task.body import NotBegun, watch_bodies_of
 from celery_sqlbeat.worker.task.shared_flags import SharedFlags
+from celery_sqlbeat.worker.task.stops import TaskDone
 from tests.support.headers import RUN
 from tests.support.stock import untyped
 
@@ -132,6 +134,23 @@ def test_an_attempt_fails_only_when_autoretry_is_used_up(bench: Bench) -> None:
     task = bench.task(fail, autoretry_for=(ValueError,), max_retries=0)
     error, _ = bench.trace(task)
     assert isinstance(error, AttemptFailed) and "no luck" in str(error.told.error)
+
+
+@pytest.mark.parametrize("error", [TaskDone, AlreadyDone])
+def test_a_body_whose_effects_were_done_before_is_a_success_to_celery(bench: Bench, error: Any) -> None:
+    def done(_self: Any) -> None:
+        raise error("nightly", "noon", 3)
+
+    result, failed = bench.trace(bench.task(done, autoretry_for=(KeyError,)))
+    assert (result, failed, bench.state, bench.heard) == (None, False, "SUCCESS", [])
+    assert bench.marks.has_returned(bench.place) and bench.marks.done_by(bench.place) == 3
+
+
+def test_autoretry_has_nothing_to_try_again_where_the_effects_were_done(bench: Bench) -> None:
+    def done(_self: Any) -> None:
+        raise TaskDone("nightly", "noon", 3)
+
+    assert bench.trace(bench.task(done, autoretry_for=(Exception,))) == (None, False)
 
 
 def test_what_a_task_ignores_is_ignored(bench: Bench) -> None:

@@ -93,6 +93,7 @@ class FakeRuntime:
         self.asked: list[tuple[str, ...]] = []
         self.decided: list[Decided | None] = []
         self.rules = self
+        self.store_facts = None
         self._then: list[Any] = []
 
     def again_of(self, run_lease: Any) -> float | None:
@@ -219,6 +220,14 @@ def test_a_time_limit_is_decided_once_by_its_class() -> None:
     bench.req.on_timeout(soft=False, timeout=3)
     assert bench.worker_runtime.asked == [classes_of(TimeLimitExceeded)]
     assert bench.worker_runtime.decided == [Decided(None)]
+
+
+def test_a_success_that_had_nothing_left_to_do_says_by_which_attempt_it_was_done() -> None:
+    bench = Bench()
+    bench.marks.note_done(bench.place, 3)
+    bench.req.on_success((0, "3", 0.1))
+    assert bench.worker_runtime.ended == [TaskResult.DONE]
+    assert bench.worker_runtime.errors == ["effects were done by attempt 3"]
 
 
 def test_an_early_acknowledgement_waits_for_nothing() -> None:
