@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 from celery import bootsteps
 from celery.worker import control, state
 from celery.worker import strategy as stock
+from celery.worker.request import Request
 from kombu.common import ignore_errors
 
-from celery_sqlbeat.celery_bridge.message_header import hide_from_all
+from celery_sqlbeat.celery_bridge.message_header import hide_from_all, is_hidden
 from celery_sqlbeat.events.emitter import logger
 
 Strategy = Callable[..., Any]
 Behind = Callable[[str, Strategy], Strategy]
 """Returns what is called instead of the strategy of the task of this name."""
 
+_HIDES = "sqlbeat_hides"
 _REFUSALS = {"on_unknown_task": 1, "on_invalid_task": 1, "on_decode_error": 0}
 """Methods of a consumer that refuse a message, and where they take it; the error comes next."""
 
@@ -31,6 +33,21 @@ def take_requests(
     wait, process = worker._process_task_sem, worker._process_task
     worker._process_task_sem, worker._process_task = receive, admit
     return wait, process
+
+
+def hide_arguments() -> None:
+    """Let `inspect` show no arguments of a sensitive job, of no request that waits or runs here."""
+    kind: Any = Request
+    if not hasattr(kind.info, _HIDES):
+        kind.info = _hiding(kind.info)
+
+
+def _hiding(show: Callable[..., Any]) -> Callable[..., Any]:
+    def info(req: Any, safe: bool = False) -> Any:
+        return show(req, safe or is_hidden(req.request_dict))
+
+    setattr(info, _HIDES, True)
+    return info
 
 
 class WatchedStrategies(dict[str, Strategy]):

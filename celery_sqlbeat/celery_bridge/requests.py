@@ -15,7 +15,6 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from celery_sqlbeat import events
-from celery_sqlbeat.celery_bridge.message_header import is_hidden
 from celery_sqlbeat.celery_bridge.tasks import AttemptFailed, Report, attempt_failed, hide_from_monitors
 from celery_sqlbeat.events.emitter import logger
 
@@ -79,7 +78,6 @@ def _watched(base: Any, check_prerun: Callable[..., Any]) -> Any:
     hooks: dict[str, Any] = {name: _telling(getattr(base, name), tell) for name, tell in _TOLD.items()}
     hooks |= {name: _late(getattr(base, name)) for name in ("acknowledge", "reject")}
     hooks["cancel"] = _cancel(base.cancel)
-    hooks["info"] = lambda req, safe=False: base.info(req, safe or is_hidden(req.request_dict))
     hooks["execute_using_pool"] = lambda req, pool, **_: hand_over(req, pool, check_prerun)
     return type(base.__name__, (base,), {**hooks, "__module__": base.__module__})
 

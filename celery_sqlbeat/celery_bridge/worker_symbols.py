@@ -108,7 +108,7 @@ WORKER = (
         f"{_REQUEST}.on_success = (self, failed__retval__runtime, **kwargs)",
         f"{_REQUEST}.on_failure = (self, exc_info, send_failed_event, return_ok)",
         f"{_REQUEST}.on_retry (self, exc_info)",
-        f"{_REQUEST}.info (self, safe)",
+        f"{_REQUEST}.info = (self, safe)",
         f"{_REQUEST}.on_timeout = (self, soft, timeout)",
         f"{_REQUEST}.terminate = (self, pool, signal)",
         f"{_REQUEST}.cancel = (self, pool, signal | self, pool, signal, emit_retry)",

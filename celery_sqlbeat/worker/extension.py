@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import celery_sqlbeat
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.app import fingerprint
-from celery_sqlbeat.celery_bridge.consumer import consumed_queues, take_requests
+from celery_sqlbeat.celery_bridge.consumer import consumed_queues, hide_arguments, take_requests
 from celery_sqlbeat.celery_bridge.event_loop import Loop, PipedLoop, acknowledge_at_the_end, ask_without_waiting
 from celery_sqlbeat.celery_bridge.message_header import HEADER, Header, Malformed, Newer, header_of
 from celery_sqlbeat.celery_bridge.pools import follow_end
@@ -71,6 +71,7 @@ class Extension:
         self._connection_name = ConnectionName()
         self.worker_runtime = WorkerRuntime(settings, self._describe, is_configured, timing, self._received)
         watch_bodies_of(worker.app, worker.hostname)
+        hide_arguments()
         self._wait_for_capacity, self._process = take_requests(worker, self._receive, self._admit)
 
     def connected(self, consumer: Any) -> None:
