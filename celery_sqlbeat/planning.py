@@ -163,6 +163,7 @@ class Planner:
                 max_runtime=policy.max_runtime,
                 replace_at=_replace_at(job, definition, slot),
                 max_parallel=policy.max_parallel if overlaps else None,
+                pool=policy.pool,
                 is_sensitive=policy.sensitive,
                 retry=policy.retry,
             )

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import inspect
 import string
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
 from celery_sqlbeat import environment, events
+from celery_sqlbeat.api.locks import Locks
 from celery_sqlbeat.celery_bridge.app import app_in_use, running_task
+from celery_sqlbeat.config.pools import POOL_ALLOWED, Pool, in_turn, pool_of
 from celery_sqlbeat.errors import FieldError, LockNotAcquired
 from celery_sqlbeat.model.locks import LEAST_EXPIRY, checked_key, seconds_of
 
 SKIP, RETRY, FAIL = "skip", "retry", "fail"
+_LONGEST_POLL = 1.0  # seconds, while a task waits for a place of its pool
 _AGAIN_SECONDS = 5.0  # at least, until a task that found its lock taken is tried again
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _handles: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def exclusive(*, key: str, wait: float = 0, on_busy: str = SKIP, expiry: float = 30) -> Callable[[Function], Function]:
+def exclusive(
+    *, key: str | None = None, pool: str | None = None, wait: float = 0, on_busy: str = SKIP, expiry: float = 30
+) -> Callable[[Function], Function]:
     """Let one call of a task's function run at a time for each key, as in "report:{account}".
 
-    `wait`: how many seconds to wait for the lock. `on_busy`: where somebody else holds it still,
-    "skip" returns None, "retry" lets Celery retry the task, and "fail" raises LockNotAcquired.
-    `expiry`: after so many seconds the lock of a process that has died is free.
+    `pool`: instead, or as well, let as many run as it has places, as in "erp:3", together with the
+    runs of jobs whose policy names it. `wait`: how many seconds to wait. `on_busy`: where it still
+    may not run, "skip" returns None, "retry" lets Celery retry the task, and "fail" raises
+    LockNotAcquired. `expiry`: after so many seconds the lock of a process that has died is free.
     """
-    checked_key(key)
+    if key is not None or pool is None:
+        checked_key(key)
+    named = None if pool is None else pool_of(pool)
+    if pool is not None and named is None:
+        raise FieldError("pool", pool, f"write {POOL_ALLOWED}")
     wait_seconds, expiry_seconds = seconds_of("wait", wait), seconds_of("expiry", expiry, LEAST_EXPIRY)
     if on_busy not in (SKIP, RETRY, FAIL):
         raise FieldError("on_busy", on_busy, f'write "{SKIP}", "{RETRY}" or "{FAIL}"')
@@ -37,23 +49,53 @@ def exclusive(*, key: str, wait: float = 0, on_busy: str = SKIP, expiry: float =
         if not inspect.isfunction(function):
             raise FieldError("exclusive", function, "write it below the decorator that makes the task, next to the def")
         signature = inspect.signature(function)
-        _check_fields(key, signature)
+        if key is not None:
+            _check_fields(key, signature)
 
         @wraps(function)
         def alone(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            lock = _locks().lock(key.format(**bound.arguments), expiry_seconds, wait_seconds)
-            try:
-                lock.acquire()
-            except LockNotAcquired as busy:
-                return _busy(busy, on_busy)
-            with lock:
+            with ExitStack() as held:
+                try:
+                    if key is not None:
+                        bound = signature.bind(*args, **kwargs)
+                        bound.apply_defaults()
+                        name = key.format(**bound.arguments)
+                        held.enter_context(_locks().lock(name, expiry_seconds, wait_seconds))
+                    if named is not None and not _is_in(named):
+                        held.enter_context(_place(_locks(), named, expiry_seconds, wait_seconds))
+                except LockNotAcquired as busy:
+                    return _busy(busy, on_busy)
                 return function(*args, **kwargs)
 
         return alone  # type: ignore[return-value]  # it has the function's own signature
 
     return decorate
+
+
+def _is_in(pool: Pool) -> bool:
+    """Return whether the task is the run of a job, and has its place of the pool already."""
+    task = running_task()
+    header = None if task is None else (task.request.get("sqlbeat") or (task.request.headers or {}).get("sqlbeat"))
+    own = pool_of(header.get("pool")) if isinstance(header, dict) else None
+    return own is not None and own.name == pool.name
+
+
+def _place(locks: Locks, pool: Pool, expiry: float, wait: float) -> AbstractContextManager[Any]:
+    """Take a place of a pool; poll, with jitter, for as long as all are held."""
+    end = environment.monotonic() + wait
+    while True:
+        busy: LockNotAcquired | None = None
+        for key in in_turn(pool.keys, (), environment.chance):
+            if locks.has_taken(key):
+                return nullcontext()  # this thread is inside of the pool already
+            try:
+                return locks.lock(key, expiry).acquire()
+            except LockNotAcquired as error:
+                busy = error
+        left = end - environment.monotonic()
+        if left <= 0 and busy is not None:
+            raise busy
+        threading.Event().wait(min(max(left, 0.0), _LONGEST_POLL) * (0.5 + environment.chance() / 2))
 
 
 def _check_fields(key: str, signature: inspect.Signature) -> None:
@@ -80,11 +122,12 @@ def _busy(busy: LockNotAcquired, on_busy: str) -> None:
         raise task.retry(exc=busy, countdown=_AGAIN_SECONDS * (1.0 + environment.chance()))
 
 
-def _locks() -> Any:
+def _locks() -> Locks:
     """Return the locks of the task's app; one for each app in a process."""
     from celery_sqlbeat.api import Handle
 
     app = app_in_use()
     if app not in _handles:
         _handles[app] = Handle(app)
-    return _handles[app].locks
+    locks: Locks = _handles[app].locks
+    return locks

@@ -161,6 +161,10 @@ class Locks:
         """Return a lock that waits for so many seconds until it is free."""
         return Lock(self, checked_key(key), seconds_of("expiry", expiry, LEAST_EXPIRY), seconds_of("wait", wait))
 
+    def has_taken(self, key: str) -> bool:
+        """Return whether this thread is inside of this lock."""
+        return (threading.get_ident(), key) in self._inside
+
     def list(self) -> Sequence[LockRecord]:
         """Return the locks that somebody holds, by key."""
         store = self._ready()

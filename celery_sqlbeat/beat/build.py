@@ -12,6 +12,7 @@ from celery_sqlbeat import events
 from celery_sqlbeat.beat.deadlines import Deadlines, ReclaimGuard
 from celery_sqlbeat.beat.dispatch import Dispatcher, Tick
 from celery_sqlbeat.beat.duties import Duties, Duty, Pauses, PollGrid
+from celery_sqlbeat.beat.full_pools import FullPools
 from celery_sqlbeat.beat.housekeeping import CleanUp, Housekeeping, LongRunReport
 from celery_sqlbeat.beat.membership import BeatMembership
 from celery_sqlbeat.beat.other_schedulers import SEEN_SECONDS, OtherSchedulers, tell_left_rows
@@ -144,7 +145,12 @@ def build_beat(
         settings.batch_size,
         settings.dispatch_timeout,
         clock,
-        UnknownTasks(store, membership, publisher.queue_of, settings.unknown_task_timeout, evidence, clock, rnd),
+        [
+            UnknownTasks(
+                store, membership, publisher.queue_of, settings.unknown_task_timeout, evidence, clock, rnd
+            ).sift,
+            FullPools(store, rnd).sift,
+        ],
         order_of(settings.claim_order),
     )
     reclaimer = Reclaimer(

@@ -13,7 +13,6 @@ from celery_sqlbeat.beat.deadlines import Deadlines, ReclaimGuard
 from celery_sqlbeat.beat.duties import Duty
 from celery_sqlbeat.beat.membership import BeatMembership
 from celery_sqlbeat.beat.recording import PublishRecorder
-from celery_sqlbeat.beat.withheld import UnknownTasks
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.beat_schedule.sync import EntryCalls
 from celery_sqlbeat.errors import KEY_REMEDY, LOCKED, BrokerUnavailable, DatabaseUnavailable, DatabaseUncertain
@@ -61,9 +60,10 @@ class Dispatcher:
         batch_size: int,
         dispatch_seconds: float,
         clock: Callable[[], float] = environment.monotonic,
-        unknown_tasks: UnknownTasks | None = None,
+        sieves: Sequence[Callable[[Sequence[Claim]], Sequence[Claim]]] = (),
         order: ChosenOrder | None = None,
     ) -> None:
+        """Send what every sieve lets through; what it holds back it has released."""
         self._store = store
         self._plan = plan
         self._publisher = publisher
@@ -73,7 +73,7 @@ class Dispatcher:
         self._batch_size = batch_size
         self._dispatch_seconds = dispatch_seconds
         self._clock = clock
-        self._unknown_tasks, self._order = unknown_tasks, order
+        self._sieves, self._order = sieves, order
         self._in_flight: _InFlightBatch | None = None
         self._unleasable: set[str] = set()
         self._is_crowded = False
@@ -102,7 +102,9 @@ class Dispatcher:
         due, is_full = self._read_due()
         claimed = self._claim(due)
         self.await_confirms()
-        claims = self._unknown_tasks.sift(claimed.claims) if self._unknown_tasks else claimed.claims
+        claims: Sequence[Claim] = claimed.claims
+        for sieve in self._sieves:
+            claims = sieve(claims)
         if claims:
             self._membership.claimed += len(claims)
             self._in_flight = _InFlightBatch(claims, self._send(claims, until), until)

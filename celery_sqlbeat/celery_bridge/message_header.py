@@ -73,6 +73,8 @@ class Header(NamedTuple):
     """Whether a beat fired and forgot it: workers of other stores run it as plain workers do."""
     retry: RetryRule | None = None
     """What its job says of retries; it names no more than what the worker knows."""
+    pool: str | None = None
+    """The pool that its run takes a place of; it may say anything."""
 
     @property
     def delivery(self) -> tuple[str, str, int, int]:
@@ -117,6 +119,7 @@ def read(raw: Any, request: Mapping[str, Any]) -> Header | Copied | Malformed | 
             _seconds(raw.get("lease")),
             raw.get("forgotten") is True,
             _rule(raw.get("retry")),
+            raw.get("pool"),
         )
     )
     if not can_be_asked(header.run, header.claim, header.fence, _ANY_ID, header.celery_retries):

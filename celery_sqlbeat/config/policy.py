@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_sqlbeat.config import plugins, validation
+from celery_sqlbeat.config.pools import POOL_ALLOWED, checked_pool
 from celery_sqlbeat.errors import FieldError, SettingError, SqlbeatError
 
 SHORTEST_LEASE = 1.0  # seconds; below it three heartbeats and a stop no longer fit between two statements
@@ -73,6 +74,7 @@ class Policy:
     retry_strategy: str | None = None
     retry_on: tuple[str, ...] | None = None
     dead_on: tuple[str, ...] | None = None
+    pool: str | None = None
 
     @property
     def retry(self) -> RetryRule | None:
@@ -100,6 +102,7 @@ KINDS: Mapping[str, validation.Kind] = {
     "retry_strategy": validation.optional(plugins.known(plugins.RETRY_STRATEGIES), "sqlbeat_retry_strategy"),
     "retry_on": validation.optional(errors(), "each error is retried"),
     "dead_on": validation.optional(errors(), "no error is left out"),
+    "pool": validation.optional(validation.Kind(POOL_ALLOWED, checked_pool), "no pool"),
 }
 
 

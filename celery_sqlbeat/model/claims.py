@@ -89,6 +89,8 @@ class Claim(NamedTuple):
     """The check-in that a monitor opened for the slot when an earlier message was sent."""
     retry: RetryRule | None = None
     """What its job says of retries, for the worker; None: nothing of its own."""
+    pool: str | None = None
+    """The pool that its run takes a place of."""
 
 
 class GapRecord(NamedTuple):

@@ -86,6 +86,7 @@ def header(claim: Claim, store_id: str, namespace: str) -> dict[str, Any]:
             "fence": claim.fence,
             "lease": claim.lease_seconds,
             **_rule(claim),
+            **({} if claim.pool is None else {"pool": claim.pool}),
         },
         "celery_beat_task": True,
     }

@@ -288,7 +288,7 @@ class Admission:
 
 def _question(header: Header, answered: Callable[[StartAnswer], None], ahead: bool = False) -> StartQuestion:
     request = StartRequest(header.run, header.claim, header.fence, _start_id(), header.celery_retries)
-    return StartQuestion(request, answered, ahead, header.retry)
+    return StartQuestion(request, answered, ahead, header.retry, header.pool)
 
 
 def _start_id() -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from celery_sqlbeat import environment
 from celery_sqlbeat.config.policy import RetryRule
 from celery_sqlbeat.model import StartedRun
+from celery_sqlbeat.model.locks import HeldLock
 from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.worker.lease.batching import Timing
 
@@ -74,6 +75,8 @@ class RunLease:
         """When the run of a body that must stop is released, whether or not that could be done."""
         self.asked: Asked | None = None
         """Who has cancelled it."""
+        self.place: HeldLock | None = None
+        """The place that it holds of its pool."""
         self.phase = Phase.LEASED
         self.stop: Stop | None = None
         self.is_recorded: bool | None = None

@@ -15,6 +15,7 @@ from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import LeaseTable, Phase, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
+from celery_sqlbeat.worker.lease.places import Places
 
 Delivery = tuple[str, str, int, int]
 
@@ -139,6 +140,7 @@ class Heartbeats:
         self._store = store
         self._leases = leases
         self._cancel = cancel
+        self._places = Places(store, "")
 
     def step(self) -> float:
         """Extend what is due, and what is due soon; return the seconds until the next heartbeat."""
@@ -189,6 +191,7 @@ class Heartbeats:
                 events.heartbeat_failed(leases=len(busy), reason="somebody keeps their rows locked")
             self._try_again(passed_by)
         events.leases_extended(leases=len(rows) - len(lost) - len(busy), seconds=self._leases.clock() - sent_at)
+        self._places.extend(due)
         for run_lease in due:
             if run_lease.run.run_id in lost:
                 self._lost(run_lease)

@@ -23,11 +23,12 @@ from celery_sqlbeat.worker.lease import Guard, LeaseTable, Phase, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Timing
 from celery_sqlbeat.worker.lease.heartbeats import Heartbeats, Postponing, WaitingRuns, call
 from celery_sqlbeat.worker.lease.outcomes import OutcomeWriter, Then
+from celery_sqlbeat.worker.lease.places import FULL_SECONDS
 from celery_sqlbeat.worker.lease.starts import StartBatcher, StartQuestion
 from celery_sqlbeat.worker.membership import WorkerMembership
 
-SERVE, BEAT, WATCH = "serve", "beat", "watch"  # the three steps, each of which may have a thread of its own
 NOT_BEGUN = "not begun"  # the reason of a run that was given back before its body ran
+SERVE, BEAT, WATCH = "serve", "beat", "watch"  # the three steps, each of which may have a thread of its own
 
 
 class LeaseManager:
@@ -125,10 +126,7 @@ class LeaseManager:
         self._wake_up(BEAT)
 
     def recall(self, run_ids: Collection[str]) -> int:
-        """Extend the leases of these runs at once, which tells whether they are lost.
-
-        The number of those that are held here is returned.
-        """
+        """Extend the leases of these runs at once; return how many of them are held here."""
         held = [run_lease for run_lease in self._leases.all() if run_lease.run.run_id in run_ids]
         for run_lease in held:
             run_lease.is_recalled = True
@@ -234,8 +232,11 @@ class LeaseManager:
         if run_lease.watch_at < self._watches_at:
             self._wake_up(WATCH)
 
-    def _not_begun(self, run_lease: RunLease) -> None:
-        self._end(run_lease, _not_begun(run_lease, NOT_BEGUN), 0.0, None)
+    def _not_begun(self, run_lease: RunLease, reason: str = NOT_BEGUN) -> None:
+        ending = _not_begun(run_lease, reason)
+        if reason != NOT_BEGUN:  # its pool has no place for it
+            ending = ending._replace(retry_seconds=FULL_SECONDS * (1.0 + self._leases.random()))
+        self._end(run_lease, ending, 0.0, None)
 
     def _cancel(self, run_lease: RunLease, asked: Asked) -> None:
         """Stop a task, or keep it from beginning, since somebody has cancelled its run."""

@@ -10,6 +10,7 @@ from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.records import Extended, Release
 from celery_sqlbeat.worker.lease import LeaseTable, RunLease, Stop
 from celery_sqlbeat.worker.lease.batching import Batcher, QueuedRow, next_batches
+from celery_sqlbeat.worker.lease.places import Places
 
 Then = Callable[[bool], None]
 
@@ -41,6 +42,7 @@ class OutcomeWriter:
     def __init__(self, store: Store, leases: LeaseTable) -> None:
         self._store = store
         self._leases = leases
+        self._places = Places(store, "")
         self._new: deque[Outcome] = deque()
         self._waiting: dict[str, Outcome] = {}
         timing = leases.timing
@@ -151,6 +153,7 @@ class OutcomeWriter:
     def _done(self, outcome: Outcome, is_recorded: bool) -> None:
         outcome.run_lease.is_recorded = is_recorded
         self._leases.remove(outcome.run_lease)
+        self._places.free(outcome.run_lease)
         if is_recorded and outcome.ending is not None:
             _tell(outcome.run_lease, outcome.ending)
         for then in outcome.then:

@@ -12,6 +12,7 @@ from celery_sqlbeat.model.lifecycle import JOB_DELETED, OVERLAP, has_expired, wa
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.worker.lease import LeaseTable, RunLease, StaleMessage, StartAnswer, Started, StoreUnavailable
 from celery_sqlbeat.worker.lease.batching import Batcher, QueuedRow, next_batches
+from celery_sqlbeat.worker.lease.places import Places
 
 Answered = Callable[[StartAnswer], None]
 
@@ -19,13 +20,19 @@ Answered = Callable[[StartAnswer], None]
 class StartQuestion(QueuedRow):
     """A message that asks for its lease, until it has its answer."""
 
-    __slots__ = ("ahead", "answered", "give_up_at", "is_sent", "request", "retry")
+    __slots__ = ("ahead", "answered", "give_up_at", "is_sent", "pool", "request", "retry")
 
     def __init__(
-        self, request: StartRequest, answered: Answered, ahead: bool = False, retry: RetryRule | None = None
+        self,
+        request: StartRequest,
+        answered: Answered,
+        ahead: bool = False,
+        retry: RetryRule | None = None,
+        pool: str | None = None,
     ) -> None:
-        """`ahead`: the pool has no capacity for the message yet. `retry`: what its job says of it.
+        """`ahead`: the worker's own pool has no capacity for the message yet.
 
+        `retry`, `pool`: what its job says of them.
         `answered` is called once, in any thread, unless the question is withdrawn before.
         """
         super().__init__(request.run_id, 1)
@@ -33,6 +40,7 @@ class StartQuestion(QueuedRow):
         self.answered: Answered | None = answered
         """None once it has its answer, or was withdrawn."""
         self.ahead = ahead
+        self.pool = pool
         self.give_up_at = float("inf")
         self.is_sent = False
         """Whether its start was sent and no answer has come."""
@@ -59,13 +67,14 @@ class StartBatcher:
         worker: str,
         leases: LeaseTable,
         begun: Callable[[RunLease], None],
-        unstart: Callable[[RunLease], None],
+        unstart: Callable[..., None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._leases = leases
         self._begun = begun
         self._unstart = unstart
+        self._places = Places(store, worker, leases.random)
         self._all: dict[str, StartQuestion] = {}
         self._new: deque[StartQuestion] = deque()
         self._waiting: dict[str, StartQuestion] = {}
@@ -172,6 +181,12 @@ class StartBatcher:
     def _begin(self, question: StartQuestion, run: StartedRun, sent_at: float) -> None:
         run_lease = self._leases.add(run, question.request.celery_retries, sent_at, question.ahead)
         run_lease.retry = question.retry
+        place = self._places.take(run, question.pool) if question.pool is not None else None
+        if isinstance(place, str):
+            self._unstart(run_lease, place)
+            self._resolve(question, StaleMessage(place))
+            return
+        run_lease.place = place
         if self._leases.clock() >= run_lease.stop_at:
             self._unstart(run_lease)
             self._resolve(question, StoreUnavailable("the answer came too late"))

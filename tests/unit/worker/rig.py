@@ -10,6 +10,7 @@ from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
 from celery_sqlbeat.model import Claim, RefusedStart, StartedRun, StartRequest, Unbegun
 from celery_sqlbeat.model.lifecycle import Ending, after_success
+from celery_sqlbeat.model.locks import HeldLock, LockRecord
 from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.records import Extended, Recorded, Release
 from celery_sqlbeat.store.sql.dialects.sqlite import Sqlite
@@ -69,6 +70,22 @@ class Line:
     def finish(self, releases: Sequence[Release]) -> Recorded:
         self._before("finish", [end.run_id for end in releases])
         return self._after("finish", self._store.finish(releases))
+
+    def locks(self, after_key: str, page_size: int) -> list[LockRecord]:
+        self._before("locks", [after_key])
+        return self._store.locks(after_key, page_size)
+
+    def take_lock(self, key: str, token: str, holder: str, lease_seconds: float) -> LockRecord | None:
+        self._before("take_lock", [token])
+        return self._store.take_lock(key, token, holder, lease_seconds)
+
+    def extend_locks(self, held: Sequence[HeldLock]) -> set[str]:
+        self._before("extend_locks", [lock.token for lock in held])
+        return self._store.extend_locks(held)
+
+    def release_locks(self, held: Sequence[HeldLock]) -> set[str]:
+        self._before("release_locks", [lock.token for lock in held])
+        return self._store.release_locks(held)
 
     def _before(self, kind: str, run_ids: Sequence[str]) -> None:
         assert run_ids and len(set(run_ids)) == len(run_ids), "a batch has each run once"
@@ -173,7 +190,7 @@ class Rig:
         """Ask to begin the message of this claim."""
         request = self.world.request(claim, celery_retries)
         heard = self.answers.setdefault(request.start_id, [])
-        question = self.questions[request] = StartQuestion(request, heard.append, ahead)
+        question = self.questions[request] = StartQuestion(request, heard.append, ahead, claim.retry, claim.pool)
         self.lease_manager.ask(question)
         return request
 
