@@ -102,6 +102,7 @@ class Jobs:
         retry_strategy: str | None = None,
         retry_on: Sequence[str] | None = None,
         dead_on: Sequence[str] | None = None,
+        pool: str | None = None,
     ) -> Job:
         """Define a job, a new one or again; what is not given gets its default.
 
@@ -127,6 +128,7 @@ class Jobs:
             "retry_strategy": retry_strategy,
             "retry_on": retry_on,
             "dead_on": dead_on,
+            "pool": pool,
         }
         given = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, "start": start}
 

@@ -99,6 +99,7 @@ def policy_options(command: F) -> F:
         ("dead_on", names),
         ("retry_on", names),
         ("retry_strategy", str),
+        ("pool", str),
         ("jitter", float),
         ("timezone", str),
         ("max_runtime", float),
