@@ -135,6 +135,9 @@ def build_beat(
         evidence,
         begin_record,
     )
+    queue_of, unknown_seconds = publisher.queue_of, settings.unknown_task_timeout
+    unknown_tasks = UnknownTasks(store, membership, queue_of, unknown_seconds, evidence, clock, rnd)
+    full_pools = FullPools(store, rnd)
     dispatcher = Dispatcher(
         store,
         planner,
@@ -145,12 +148,7 @@ def build_beat(
         settings.batch_size,
         settings.dispatch_timeout,
         clock,
-        [
-            UnknownTasks(
-                store, membership, publisher.queue_of, settings.unknown_task_timeout, evidence, clock, rnd
-            ).sift,
-            FullPools(store, rnd).sift,
-        ],
+        lambda claims: full_pools.sift(unknown_tasks.sift(claims)),
         order_of(settings.claim_order),
     )
     reclaimer = Reclaimer(

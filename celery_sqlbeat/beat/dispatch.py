@@ -60,10 +60,10 @@ class Dispatcher:
         batch_size: int,
         dispatch_seconds: float,
         clock: Callable[[], float] = environment.monotonic,
-        sieves: Sequence[Callable[[Sequence[Claim]], Sequence[Claim]]] = (),
+        sift: Callable[[Sequence[Claim]], Sequence[Claim]] = list,
         order: ChosenOrder | None = None,
     ) -> None:
-        """Send what every sieve lets through; what it holds back it has released."""
+        """`sift` returns the claims to send, and has released the others."""
         self._store = store
         self._plan = plan
         self._publisher = publisher
@@ -73,7 +73,7 @@ class Dispatcher:
         self._batch_size = batch_size
         self._dispatch_seconds = dispatch_seconds
         self._clock = clock
-        self._sieves, self._order = sieves, order
+        self._sift, self._order = sift, order
         self._in_flight: _InFlightBatch | None = None
         self._unleasable: set[str] = set()
         self._is_crowded = False
@@ -102,9 +102,7 @@ class Dispatcher:
         due, is_full = self._read_due()
         claimed = self._claim(due)
         self.await_confirms()
-        claims: Sequence[Claim] = claimed.claims
-        for sieve in self._sieves:
-            claims = sieve(claims)
+        claims = self._sift(claimed.claims)
         if claims:
             self._membership.claimed += len(claims)
             self._in_flight = _InFlightBatch(claims, self._send(claims, until), until)
