@@ -217,6 +217,7 @@ def _claim(one_off: OneOff, definition: Definition, answer: Submitted) -> Claim:
         max_runtime=one_off.max_runtime,
         is_sensitive=definition.policy.sensitive,
         retry=definition.policy.retry,
+        pool=definition.policy.pool,
     )
 
 

@@ -119,6 +119,13 @@ def test_what_is_due_now_is_published_by_the_submitter_as_a_beat_does(beat: Hand
     assert message.payload[0] == ["4711"]
 
 
+def test_the_message_carries_the_policies_that_its_worker_keeps(beat: Handle, rows: Rows) -> None:
+    beat.submit("shop.pay", ["4711"], pool="erp:3", dead_on=["ValueError"])
+    (message,) = messages(beat)
+    header = message.headers[HEADER]
+    assert header["pool"] == "erp:3" and list(header["retry"]["dead_on"]) == ["ValueError"]
+
+
 def test_what_was_published_is_recorded_at_the_latest_when_the_handle_is_closed(beat: Handle, rows: Rows) -> None:
     runs = beat.submit_many({"task": "shop.pay", "args": [number]} for number in range(3))
     beat.close()
