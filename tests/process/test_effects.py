@@ -9,8 +9,7 @@ import pytest
 
 from celery_sqlbeat.store.sql.guard import guard_script
 from tests.process.conftest import MakeWorkers
-from tests.process.workers import PATIENCE, Lane, WorkerShop
-from tests.support.beats import wait_for
+from tests.process.workers import Lane, WorkerShop
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +18,9 @@ DONE_BEFORE = "effects were done by attempt 1"
 NEVER = 999
 
 
-def in_postgresql(shop: WorkerShop, name: str) -> str:
+def among_the_jobs(shop: WorkerShop, name: str) -> str:
     """Give the database of the jobs themselves."""
-    return shop.database_url
+    return str(shop.folder / "beat.db") if shop.database_url.startswith("sqlite") else shop.database_url
 
 
 def in_a_file(shop: WorkerShop, name: str) -> str:
@@ -43,21 +42,26 @@ def effects_in(where: str, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("lane", "place"),
+    ("lane", "place", "at_once"),
     [
-        (Lane("prefork", "redis", "postgresql", "late"), in_postgresql),
-        (Lane("prefork", "rabbitmq", "sqlite", "early"), in_a_file),
+        (Lane("prefork", "redis", "postgresql", "late"), among_the_jobs, True),
+        (Lane("prefork", "rabbitmq", "sqlite", "early"), in_a_file, True),
+        # Who stands still has the file, so that one does at a time.
+        (Lane("prefork", "redis", "sqlite", "late"), among_the_jobs, False),
     ],
-    ids=["postgresql", "sqlite"],
+    ids=["postgresql", "sqlite", "sqlite-of-the-jobs"],
 )
 def test_effects_are_done_once_wherever_their_worker_is_killed(
-    make_workers: MakeWorkers, lane: Lane, place: Callable[[WorkerShop, str], str]
+    make_workers: MakeWorkers, lane: Lane, place: Callable[[WorkerShop, str], str], at_once: bool
 ) -> None:
     shop = make_workers(lane)
     shop.write_app(lane, extra="import tests.process.effect_tasks", sqlbeat_policies={})
     if lane.database == "postgresql":
         with psycopg.connect(shop.database_url) as connection:
             connection.execute(TABLE)
+    elif place is among_the_jobs:
+        with contextlib.closing(sqlite3.connect(shop.folder / "beat.db")) as file:
+            file.execute(TABLE)
     places = {"count": place(shop, "count")}
     shop.order("work.once", places["count"], NEVER, name="count")
     worker = shop.work(concurrency=1).ready()
@@ -69,13 +73,14 @@ def test_effects_are_done_once_wherever_their_worker_is_killed(
     points = line.more["steps"] + 1
     assert points >= 9, line
     names = [f"stop-{at:02}" for at in range(points)]
-    for at, name in enumerate(names):
-        places[name] = place(shop, name)
-        shop.order("work.once", places[name], at, name=name)
-    worker = shop.work(concurrency=points).ready()
-    shop.dispatch()
-    wait_for(lambda: len(shop.lines(*names, what="stands")) == points, PATIENCE, shop.logs)
-    worker.kill()
+    for group in [names] if at_once else [[name] for name in names]:
+        for name in group:
+            places[name] = place(shop, name)
+            shop.order("work.once", places[name], names.index(name), name=name)
+        worker = shop.work(concurrency=len(group)).ready()
+        shop.dispatch()
+        shop.wait_for_line("stands", *group, times=len(group))
+        worker.kill()
     before = {name: effects_in(places[name], name) for name in names}
     assert list(before.values()) == [[]] * (points - 1) + [[1]], before
     again = shop.work(concurrency=4).ready()

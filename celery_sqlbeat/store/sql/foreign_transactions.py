@@ -38,7 +38,10 @@ class _Driver(NamedTuple):
 
 
 def _is_counted(connection: Any) -> bool:
-    return bool(connection.cursor().execute("SELECT @@TRANCOUNT").fetchall()[0][0])
+    cursor = connection.cursor()
+    [(count,)] = cursor.execute("SELECT @@TRANCOUNT").fetchall()
+    cursor.close()
+    return bool(count)
 
 
 def _waits_for_commit(connection: Any) -> bool:

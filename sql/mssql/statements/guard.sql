@@ -33,21 +33,17 @@ WHERE StoreId = @store_id AND Namespace = @namespace AND JobName = @job_name AND
 
 -- name: purge_guard
 -- parameters: keep_seconds seconds, page_size int
--- Some of what is old; rows that another transaction has locked are passed by.
+-- Some of what is old; rows that another transaction has locked are passed by. That is allowed under READ COMMITTED (2)
+-- and REPEATABLE READ (3) alone: where the shop has another level, later transactions do it.
 DECLARE @keep_seconds float(53) = ?, @page_size int = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = DATEADD(
     SECOND, -@keep_seconds - 86400 * FLOOR(-@keep_seconds / 86400), DATEADD(DAY, FLOOR(-@keep_seconds / 86400), @now)
 );
 
-WITH old AS (
-    SELECT TOP (@page_size) g.TouchedAt
-    FROM dbo.SqlbeatGuard AS g WITH (INDEX (SqlbeatGuard_Old), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE g.TouchedAt < @cutoff
-    ORDER BY g.TouchedAt
-)
-
-DELETE FROM old;
+IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) IN (2, 3)
+    DELETE TOP (@page_size) FROM dbo.SqlbeatGuard WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE TouchedAt < @cutoff;
 
 -- name: note_effects
 -- parameters: run_id id, fence bigint

@@ -13,16 +13,13 @@ FROM SqlbeatGuard
 WHERE StoreId = :store_id AND Namespace = :namespace AND JobName = :job_name AND Slot = :slot;
 
 -- name: purge_guard
+-- Some of what is old; rows that another transaction has locked are passed by. That is allowed under READ COMMITTED (2)
+-- and REPEATABLE READ (3) alone: where the shop has another level, later transactions do it.
 DECLARE @cutoff datetime2(6) = long_before(:now, :keep_seconds);
 
-WITH old AS (
-    SELECT TOP (:page_size) g.TouchedAt
-    FROM SqlbeatGuard AS g WITH (INDEX (SqlbeatGuard_Old), UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE g.TouchedAt < @cutoff
-    ORDER BY g.TouchedAt
-)
-
-DELETE FROM old;
+IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) IN (2, 3)
+    DELETE TOP (:page_size) FROM SqlbeatGuard WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE TouchedAt < @cutoff;
 
 -- name: note_effects
 UPDATE r

@@ -7,6 +7,7 @@ import pytest
 
 from celery_sqlbeat.errors import UnusableConnection
 from celery_sqlbeat.store.sql.foreign import ForeignSession, driver_connection
+from celery_sqlbeat.store.sql.foreign_transactions import transaction_on
 from celery_sqlbeat.store.sql.guard import guard_script
 from celery_sqlbeat.store.sql.migrations import migrations
 from tests.support.fake_odbc import FakeConnection, FakeCursor
@@ -47,6 +48,73 @@ class MysqlConnection:
 
 
 MysqlConnection.__module__ = "MySQLdb.connections"
+
+
+class Counting(Recorded):
+    """A cursor of a server that has a transaction from its begin to its end."""
+
+    def __init__(self, connection: "CountingConnection") -> None:
+        super().__init__(connection.log)
+        self.connection = connection
+
+    def execute(self, text: str, values: Any = ()) -> "Counting":
+        super().execute(text, values)
+        self.connection.open += {"BEGIN TRANSACTION": 1, "COMMIT": -1, "ROLLBACK": -1}.get(text, 0)
+        return self
+
+    def fetchall(self) -> list[Any]:
+        return [(self.connection.open,)]
+
+
+class CountingConnection(OdbcConnection):
+    """Something like a connection of pyodbc in autocommit."""
+
+    autocommit = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = 0
+
+    def cursor(self) -> Counting:
+        return Counting(self)
+
+
+def seen(connection: CountingConnection) -> list[str]:
+    """Return what was sent, but for what only asks."""
+    return [text for text in connection.log if text != "SELECT @@TRANCOUNT"]
+
+
+SAVE = "SAVE TRANSACTION sqlbeat_guard"
+
+
+def test_sql_server_gets_a_transaction_of_its_own_that_is_committed() -> None:
+    connection = CountingConnection()
+    with transaction_on(connection, None, lambda _: connection.log.append("last")):
+        connection.log.append("body")
+    assert seen(connection) == ["BEGIN TRANSACTION", SAVE, "body", SAVE, "last", "COMMIT"]
+
+
+def test_sql_servers_own_transaction_is_rolled_back_after_a_raise() -> None:
+    connection = CountingConnection()
+    with pytest.raises(KeyError), transaction_on(connection, None, lambda _: None):
+        raise KeyError
+    assert seen(connection) == ["BEGIN TRANSACTION", SAVE, "ROLLBACK"]
+
+
+def test_a_transaction_of_sql_server_that_was_open_stays_open() -> None:
+    connection = CountingConnection()
+    connection.open = 1
+    with transaction_on(connection, None, lambda _: None):
+        pass
+    assert seen(connection) == [SAVE, SAVE]
+    with pytest.raises(KeyError), transaction_on(connection, None, lambda _: None):
+        raise KeyError
+    assert seen(connection)[2:] == [SAVE, "ROLLBACK TRANSACTION sqlbeat_guard"] and connection.open == 1
+
+
+def test_a_connection_that_does_not_tell_of_its_transaction_holds_none_of_ours() -> None:
+    with pytest.raises(UnusableConnection, match=r"does not tell whether a transaction is open: give Django's"):
+        transaction_on(MysqlConnection(), None, lambda _: None).__enter__()
 
 
 def test_sql_server_gets_the_statement_of_its_kind_and_nothing_is_committed() -> None:
