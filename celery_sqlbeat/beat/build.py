@@ -27,9 +27,8 @@ from celery_sqlbeat.beat_schedule.shelve_file import ShelveWriter
 from celery_sqlbeat.beat_schedule.sync import EntryCalls, ScheduleSync
 from celery_sqlbeat.celery_bridge.app import fingerprint, rules_of
 from celery_sqlbeat.celery_bridge.tasks import end_results
-from celery_sqlbeat.config.plugins import CLAIM_ORDERS, SCHEDULES
 from celery_sqlbeat.config.policy import Policy, policy_for
-from celery_sqlbeat.config.settings import Settings, require_functions
+from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.environment import THIS_MACHINE, Machine
 from celery_sqlbeat.errors import DatabaseUnavailable
 from celery_sqlbeat.model.claim_orders import order_of
@@ -78,7 +77,6 @@ def build_beat(
     clock, rnd, poll = machine.clock, machine.random, settings.poll_interval
     if settings.payload_key is not None:
         settings.payload_key.load()
-    require_functions(settings, SCHEDULES, CLAIM_ORDERS)
     _find_tables(settings, store, publisher)
     code = _read_code(app, settings, schedule)
     membership = BeatMembership(

@@ -18,7 +18,8 @@ from celery_sqlbeat.celery_bridge import guard
 from celery_sqlbeat.celery_bridge.call_check import is_unpatched
 from celery_sqlbeat.celery_bridge.inspect_workers import RecallRequest, ask_consumers
 from celery_sqlbeat.celery_bridge.symbols import tell_what_is_off
-from celery_sqlbeat.config.settings import read_settings
+from celery_sqlbeat.config.plugins import CLAIM_ORDERS, SCHEDULES
+from celery_sqlbeat.config.settings import read_settings, require_functions
 from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, SettingError, SqlbeatError, TransientError
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.publish.publisher import Publisher
@@ -51,6 +52,7 @@ class Scheduler(celery.beat.Scheduler):
             tell_what_is_off("beat")
         try:
             self.settings = read_settings(app.conf, environment.variables())
+            require_functions(self.settings, SCHEDULES, CLAIM_ORDERS)
         except SettingError as error:
             if kwargs.get("lazy"):  # for the banner: the terminal shows one line, no traceback
                 raise SystemExit(f"celery-sqlbeat: {error}") from error

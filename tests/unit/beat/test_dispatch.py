@@ -6,7 +6,6 @@ Broker and database are stand-ins.
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,8 @@ from celery_sqlbeat.beat.duties import in_thread
 from celery_sqlbeat.beat.recording import Answer, PublishRecorder
 from celery_sqlbeat.beat_schedule.custom_schedule import ScheduleQuestions
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
-from celery_sqlbeat.model import Claim, Claimable, Claimed, DueBatch, Plan
+from celery_sqlbeat.model import Claim, Claimable, Claimed, DueBatch, DueJob, Plan
+from celery_sqlbeat.model.claim_orders import ChosenOrder
 from celery_sqlbeat.model.lifecycle import CANCELLED, CANNOT_BE_PUBLISHED, DISPATCHED, DLQ, RETRY, SCHEDULED, Ending
 from celery_sqlbeat.publish.publisher import Published, Refused, Sending
 from celery_sqlbeat.publish.sender import Sent
@@ -27,7 +27,10 @@ from tests.support.stock import untyped
 
 def due_row(job_id: str) -> Any:
     """Return what the dispatcher reads of a due job."""
-    return SimpleNamespace(job_id=job_id, job_name=job_id, now=datetime(2026, 6, 1, 12, tzinfo=timezone.utc))
+    facts: dict[str, Any] = dict.fromkeys(DueJob._fields)
+    return DueJob(
+        **{**facts, "job_id": job_id, "job_name": job_id, "now": datetime(2026, 6, 1, 12, tzinfo=timezone.utc)}
+    )
 
 
 class House:
@@ -67,11 +70,13 @@ class House:
         self.kept_locked: set[str] = set()  # ids of jobs
         self.own_share = EVERY_SHARE
         self.read: list[tuple[str, set[str]]] = []  # the shares that were read, and what was left out
+        self.sizes: list[int] = []  # how many jobs were asked for
         self.planned: list[list[str]] = []
         self.dispatcher = Dispatcher(me, me, me, me, me, self.recorder, 500, 15.0, lambda: self.time)
 
     def due(self, batch_size: int, claimable: Any, share: str, besides: set[str]) -> DueBatch:
         self.read.append((share, set(besides)))
+        self.sizes.append(batch_size)
         if self.waiting and not self.rows:
             self.rows = [due_row("00")]
         rows = [row for row in self.rows if row.job_id[-1] in share and row.job_id not in besides]
@@ -473,6 +478,29 @@ def test_of_a_crowd_each_beat_plans_its_own_share() -> None:
         pass
     assert [job_id for batch in house.planned for job_id in batch] == [job_id for job_id in ids if job_id[-1] in "0123"]
     assert [share for share, _ in house.read] == [EVERY_SHARE, "0123"]
+
+
+def test_the_order_of_the_store_reads_no_more_than_a_batch() -> None:
+    house = House()
+    crowd(house, 600)
+    house.dispatcher.fire()
+    assert house.sizes == [500]
+
+
+def test_another_order_chooses_from_some_batches_and_leaves_nothing_out() -> None:
+    house = House()
+    me: Any = house
+    ids = crowd(house, 1500)
+    by_last_digit = ChosenOrder("priority")
+    by_last_digit._order = lambda due: sorted(due, key=lambda each: each.job_id[-1])
+    house.dispatcher = Dispatcher(
+        me, me, me, me, me, house.recorder, 500, 15.0, lambda: house.time, order=by_last_digit
+    )
+    while house.dispatcher.fire().more:
+        pass
+    assert set(house.sizes) == {2000}
+    assert house.planned[0] == sorted(ids, key=lambda job_id: job_id[-1])[:500]
+    assert sorted(job_id for batch in house.planned for job_id in batch) == ids
 
 
 def test_the_rest_of_a_crowd_is_left_to_the_others_once() -> None:
