@@ -137,15 +137,18 @@ def private_redis(*options: str) -> Iterator[PrivateServer]:
 
 
 @contextlib.contextmanager
-def private_sentinel(primary: PrivateServer) -> Iterator[PrivateServer]:
-    """Yield a sentinel that alone decides when a replica becomes the primary, "shop"."""
+def private_sentinel(primary: PrivateServer, down_after: float = 0.5) -> Iterator[PrivateServer]:
+    """Yield a sentinel that alone decides when a replica becomes the primary, "shop".
+
+    `down_after`: the seconds for which the primary is silent then.
+    """
     programs = _folder_of("redis-server", "usr/bin")
     with tempfile.TemporaryDirectory(prefix="sqlbeat_test_") as name:
         folder, port = Path(name), free_port()
         watched = primary.url.removesuffix("/0").rpartition(":")[2]
         (folder / "sentinel.conf").write_text(
             f"port {port}\nbind 127.0.0.1\ndir {name}\nsentinel monitor shop 127.0.0.1 {watched} 1\n"
-            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
+            f"sentinel down-after-milliseconds shop {1000 * down_after:.0f}\nsentinel failover-timeout shop 3000\n"
         )
         command = [*dies_with_us(), str(programs / "redis-server"), str(folder / "sentinel.conf"), "--sentinel"]
         yield from _running(PrivateServer(command, f"redis://127.0.0.1:{port}", folder / "log"))
