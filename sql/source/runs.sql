@@ -65,14 +65,15 @@ WHERE
 -- part: close_runs
 -- Writes how the runs in `p` ended.
 UPDATE JobRuns SET
-    State = p.state,
+    -- What somebody has asked to cancel ends as that, whoever ends it and however.
+    State = CASE WHEN JobRuns.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
     PriorState = coalesce(p.via, JobRuns.State),
-    Reason = p.reason,
+    Reason = CASE WHEN JobRuns.CancelAt IS NULL THEN p.reason ELSE JobRuns.Reason END,
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN coalesce(JobRuns.PublishedAt, :now) ELSE JobRuns.PublishedAt END,
-    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN :now END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' OR JobRuns.CancelAt IS NOT NULL THEN :now END,
     DueAt = CASE
         WHEN
-            p.retry_seconds IS NOT NULL
+            p.retry_seconds IS NOT NULL AND JobRuns.CancelAt IS NULL
             AND (JobRuns.Advances = 0 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
             THEN after(:now, p.retry_seconds)
     END,
@@ -115,4 +116,5 @@ WITH p AS (:rows)
 
 SELECT p.run_id
 FROM p
-LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id) AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
+LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id) AND r.ClaimId = p.claim_id AND r.Fence = p.fence
+WHERE r.State = p.state OR (r.State = 'cancelled' AND r.CancelAt IS NOT NULL);

@@ -11,6 +11,7 @@ from celery_sqlbeat import events
 from celery_sqlbeat.model import EndedSlot, RefusedStart, StartedRun, StartRequest
 from celery_sqlbeat.model.endings import storable
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, Ending, by_way_of
+from celery_sqlbeat.model.one_offs import Asked
 from celery_sqlbeat.store.records import Extended, Guard, Recorded, Release, RunNote
 from celery_sqlbeat.store.sql.engine import Database, Part
 from celery_sqlbeat.store.sql.faults import in_halves, write_runs
@@ -172,7 +173,10 @@ class Runs(Part):
         missed, busy = self._extend("extend_leases", "read_busy_leases", leased, at=1)
         missed_held, busy_held = self._extend("extend_held", "read_busy_held", overlapping, at=0)
         busy |= busy_held
-        return Extended((missed | missed_held) - busy, busy)
+        missed |= missed_held
+        kept = [(run.run_id,) for run, _ in ordered if run.run_id not in missed]
+        rows = self.database.read("read_asked", kept) if kept else []
+        return Extended(missed - busy, busy, {run_id: Asked(*asked) for run_id, *asked in rows})
 
     def _extend(self, extend: str, read_busy: str, rows: Sequence[Row], at: int) -> tuple[set[str], set[str]]:
         """Return the run ids missed, and those that are only locked; `at` is that of the run id."""

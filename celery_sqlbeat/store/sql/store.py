@@ -6,6 +6,7 @@ from functools import cached_property
 from celery_sqlbeat.store.records import Remark, Schema
 from celery_sqlbeat.store.sql import migrations
 from celery_sqlbeat.store.sql.beat_schedule import Schedules
+from celery_sqlbeat.store.sql.cancel import Cancellations
 from celery_sqlbeat.store.sql.claims import Claims
 from celery_sqlbeat.store.sql.jobs import Jobs
 from celery_sqlbeat.store.sql.locks import Locks
@@ -13,7 +14,7 @@ from celery_sqlbeat.store.sql.nodes import Nodes
 from celery_sqlbeat.store.sql.runs import Runs
 
 
-class SqlStore(Claims, Runs, Jobs, Nodes, Locks, Schedules):
+class SqlStore(Claims, Runs, Cancellations, Jobs, Nodes, Locks, Schedules):
     """One namespace of a SQL database."""
 
     def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:

@@ -4,6 +4,7 @@ Each module has the rules of one subject. A test's name, or its docstring, state
 """
 
 from celery_sqlbeat.testing.contract.cadence import CadenceContract
+from celery_sqlbeat.testing.contract.cancel_races import CancelRaceContract
 from celery_sqlbeat.testing.contract.claims import ClaimContract
 from celery_sqlbeat.testing.contract.deadlines import DeadlineContract
 from celery_sqlbeat.testing.contract.deletion import DeletionContract
@@ -35,6 +36,7 @@ class StoreContract(
     HeartbeatContract,
     OutcomeContract,
     CadenceContract,
+    CancelRaceContract,
     PublishingContract,
     UnknownTaskContract,
     ReclaimContract,

@@ -14,7 +14,8 @@ FROM OPENJSON(@rows) WITH (
     fence bigint '$[2]',
     state varchar(20) '$[3]'
 ) AS p
-INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state
+INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence
+WHERE r.State = p.state OR (r.State = 'cancelled' AND r.CancelAt IS NOT NULL)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: lock_claims
@@ -105,6 +106,15 @@ FROM OPENJSON(@rows) WITH (
     retry_seconds float(53) '$[6]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
+UPDATE e
+SET RetrySeconds = CASE WHEN c.CancelAt IS NULL THEN e.RetrySeconds END
+FROM @ending AS e
+INNER JOIN dbo.Jobs AS k WITH (UPDLOCK, ROWLOCK) ON k.Id = e.JobId
+INNER JOIN dbo.JobRuns AS c WITH (UPDLOCK, ROWLOCK) ON c.RunId = e.RunId
+WHERE e.RetrySeconds IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 UPDATE j
@@ -202,14 +212,15 @@ DECLARE @closed TABLE (
 
 UPDATE r
 SET
-    State = p.state,
+    -- What somebody has asked to cancel ends as that, whoever ends it and however.
+    State = CASE WHEN r.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
     PriorState = COALESCE(p.via, r.State),
-    Reason = p.reason,
+    Reason = CASE WHEN r.CancelAt IS NULL THEN p.reason ELSE r.Reason END,
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN COALESCE(r.PublishedAt, @now) ELSE r.PublishedAt END,
-    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN @now END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' OR r.CancelAt IS NOT NULL THEN @now END,
     DueAt = CASE
         WHEN
-            p.retry_seconds IS NOT NULL
+            p.retry_seconds IS NOT NULL AND r.CancelAt IS NULL
             AND (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running'))
             THEN DATEADD(
                 MICROSECOND, ROUND(1000000 * (p.retry_seconds - FLOOR(p.retry_seconds)), 0),
@@ -358,6 +369,15 @@ FROM OPENJSON(@rows) WITH (
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
+-- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
+UPDATE e
+SET RetrySeconds = CASE WHEN c.CancelAt IS NULL THEN e.RetrySeconds END
+FROM @ending AS e
+INNER JOIN dbo.Jobs AS k WITH (UPDLOCK, ROWLOCK) ON k.Id = e.JobId
+INNER JOIN dbo.JobRuns AS c WITH (UPDLOCK, ROWLOCK) ON c.RunId = e.RunId
+WHERE e.RetrySeconds IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
 UPDATE j
 SET
     LockedBy = NULL,
@@ -428,14 +448,15 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 UPDATE r
 SET
-    State = p.state,
+    -- What somebody has asked to cancel ends as that, whoever ends it and however.
+    State = CASE WHEN r.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
     PriorState = COALESCE(p.via, r.State),
-    Reason = p.reason,
+    Reason = CASE WHEN r.CancelAt IS NULL THEN p.reason ELSE r.Reason END,
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN COALESCE(r.PublishedAt, @now) ELSE r.PublishedAt END,
-    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN @now END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' OR r.CancelAt IS NOT NULL THEN @now END,
     DueAt = CASE
         WHEN
-            p.retry_seconds IS NOT NULL
+            p.retry_seconds IS NOT NULL AND r.CancelAt IS NULL
             AND (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running'))
             THEN DATEADD(
                 MICROSECOND, ROUND(1000000 * (p.retry_seconds - FLOOR(p.retry_seconds)), 0),

@@ -15,7 +15,8 @@ FROM JSON_TABLE(
         state mediumtext PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence
+WHERE r.State = p.state OR (r.State = 'cancelled' AND r.CancelAt IS NOT NULL);
 
 -- name: lock_claims
 -- rows: job_id id, run_id id
@@ -80,6 +81,29 @@ FROM (
 STRAIGHT_JOIN JobRuns AS b FORCE INDEX (PRIMARY) ON b.RunId = o.run_id
 FOR UPDATE;
 
+-- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
+SELECT json_arrayagg(CASE WHEN c.CancelAt IS NOT NULL THEN c.RunId END)
+INTO @cancelled
+FROM (
+    SELECT p.job_id, p.run_id
+    FROM JSON_TABLE(
+        @rows, '$[*]' COLUMNS (
+            job_id char(36) PATH '$[0]' ERROR ON ERROR,
+            run_id char(36) PATH '$[1]' ERROR ON ERROR,
+            claim_id char(36) PATH '$[2]' ERROR ON ERROR,
+            fence bigint PATH '$[3]' ERROR ON ERROR,
+            started_retry integer PATH '$[4]' ERROR ON ERROR,
+            state mediumtext PATH '$[5]' ERROR ON ERROR,
+            retry_seconds double PATH '$[6]' ERROR ON ERROR
+        )
+    ) AS p
+    STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
+    WHERE r.Exclusive = 1 AND p.retry_seconds IS NOT NULL
+) AS o
+STRAIGHT_JOIN Jobs AS k FORCE INDEX (PRIMARY) ON k.Id = o.job_id
+STRAIGHT_JOIN JobRuns AS c FORCE INDEX (PRIMARY) ON c.RunId = o.run_id
+FOR UPDATE;
+
 SELECT
     json_arrayagg(
         json_array(
@@ -92,7 +116,12 @@ INTO @won
 FROM (
     SELECT
         p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
-        CASE WHEN @begun IS NULL OR NOT json_contains(@begun, json_quote(p.run_id)) THEN p.retry_seconds END AS retry_seconds,
+        CASE
+            WHEN
+                (@begun IS NULL OR NOT json_contains(@begun, json_quote(p.run_id)))
+                AND (@cancelled IS NULL OR NOT json_contains(@cancelled, json_quote(p.run_id)))
+                THEN p.retry_seconds
+        END AS retry_seconds,
         CASE
             WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
             ELSE greatest(CAST(@now AS datetime(6)), r.ScheduledFor) + INTERVAL r.DelaySeconds SECOND
@@ -184,8 +213,13 @@ SET @now = utc_timestamp(6), @rows = %(rows)s;
 SELECT
     json_arrayagg(
         json_array(
-            r.RunId, p.state, coalesce(p.via, r.State), p.reason,
-            CASE WHEN r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running') THEN p.retry_seconds END,
+            -- What somebody has asked to cancel ends as that, whoever ends it and however.
+            r.RunId, CASE WHEN r.CancelAt IS NULL THEN p.state ELSE 'cancelled' END, coalesce(p.via, r.State),
+            CASE WHEN r.CancelAt IS NULL THEN p.reason ELSE r.Reason END,
+            CASE
+                WHEN (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running')) AND r.CancelAt IS NULL
+                    THEN p.retry_seconds
+            END,
             CASE
                 WHEN p.state = 'dispatched' OR (r.Exclusive = 0 AND r.State = 'running') THEN 0
                 ELSE r.Advances

@@ -219,7 +219,7 @@ SELECT
 INTO @won
 FROM (
     SELECT
-        p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
+        p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId, r.CancelAt,
         CASE WHEN r.State = 'dispatched' THEN (SELECT s.Fence FROM Jobs AS s WHERE s.Id = r.JobId) END AS SeenFence
     FROM JSON_TABLE(
         @rows, '$[*]' COLUMNS (
@@ -245,7 +245,7 @@ WHERE
         -- One time only: a later retry by Celery itself, or the same question again before such a retry.
         AND (
             j.StartedRetry IS NULL
-            OR j.StartedRetry < r.celery_retries
+            OR (j.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)
             OR (j.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
         )
     )
@@ -317,7 +317,10 @@ WHERE
             r.Exclusive = 0
             AND (
                 r.State = 'claimed'
-                OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+                OR (
+                    r.State = 'running'
+                    AND ((r.StartedRetry < p.celery_retries AND r.CancelAt IS NULL) OR r.StartId = p.start_id)
+                )
             )
         )
     )

@@ -9,7 +9,8 @@ WITH p (run_id, claim_id, fence, state) AS (SELECT * FROM unnest($1::uuid[], $2:
 
 SELECT p.run_id
 FROM p
-INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
+INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id]) AND r.ClaimId = p.claim_id AND r.Fence = p.fence
+WHERE r.State = p.state OR (r.State = 'cancelled' AND r.CancelAt IS NOT NULL);
 
 -- name: finish_at_once
 -- parameters: $14 only_unstarted flag, $15 only_replaceable flag, $16 only_ended flag, $17 namespace text(100)
@@ -38,8 +39,13 @@ released AS (
             p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
             -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
             -- Its start does not lock the job, so its own row is locked here, before the job's.
+            -- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
             CASE
-                WHEN r.Exclusive = 1 THEN p.retry_seconds
+                WHEN p.retry_seconds IS NOT NULL AND r.Exclusive = 1 THEN CASE
+                    WHEN (SELECT 1 FROM Jobs AS k WHERE k.Id = p.job_id FOR NO KEY UPDATE) IS NULL THEN NULL
+                    WHEN (SELECT c.CancelAt FROM JobRuns AS c WHERE c.RunId = p.run_id FOR NO KEY UPDATE) IS NULL THEN p.retry_seconds
+                END
+                WHEN r.Exclusive = 1 THEN NULL
                 WHEN (SELECT b.State FROM JobRuns AS b WHERE b.RunId = p.run_id FOR UPDATE) <> 'running' THEN p.retry_seconds
             END AS retry_seconds,
             CASE
@@ -135,14 +141,15 @@ p (
 closed AS (
     -- Writes how the runs in `p` ended.
     UPDATE JobRuns SET
-        State = p.state,
+        -- What somebody has asked to cancel ends as that, whoever ends it and however.
+        State = CASE WHEN JobRuns.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
         PriorState = coalesce(p.via, JobRuns.State),
-        Reason = p.reason,
+        Reason = CASE WHEN JobRuns.CancelAt IS NULL THEN p.reason ELSE JobRuns.Reason END,
         PublishedAt = CASE WHEN p.state = 'dispatched' THEN coalesce(JobRuns.PublishedAt, statement_timestamp()) ELSE JobRuns.PublishedAt END,
-        FinishedAt = CASE WHEN p.state <> 'scheduled' THEN statement_timestamp() END,
+        FinishedAt = CASE WHEN p.state <> 'scheduled' OR JobRuns.CancelAt IS NOT NULL THEN statement_timestamp() END,
         DueAt = CASE
             WHEN
-                p.retry_seconds IS NOT NULL
+                p.retry_seconds IS NOT NULL AND JobRuns.CancelAt IS NULL
                 AND (JobRuns.Advances = 0 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
                 THEN statement_timestamp() + p.retry_seconds * interval '1 second'
         END,
@@ -236,8 +243,13 @@ released AS (
             p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
             -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
             -- Its start does not lock the job, so its own row is locked here, before the job's.
+            -- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
             CASE
-                WHEN r.Exclusive = 1 THEN p.retry_seconds
+                WHEN p.retry_seconds IS NOT NULL AND r.Exclusive = 1 THEN CASE
+                    WHEN (SELECT 1 FROM Jobs AS k WHERE k.Id = p.job_id FOR NO KEY UPDATE) IS NULL THEN NULL
+                    WHEN (SELECT c.CancelAt FROM JobRuns AS c WHERE c.RunId = p.run_id FOR NO KEY UPDATE) IS NULL THEN p.retry_seconds
+                END
+                WHEN r.Exclusive = 1 THEN NULL
                 WHEN (SELECT b.State FROM JobRuns AS b WHERE b.RunId = p.run_id FOR UPDATE) <> 'running' THEN p.retry_seconds
             END AS retry_seconds,
             CASE
@@ -333,14 +345,15 @@ p (
 closed AS (
     -- Writes how the runs in `p` ended.
     UPDATE JobRuns SET
-        State = p.state,
+        -- What somebody has asked to cancel ends as that, whoever ends it and however.
+        State = CASE WHEN JobRuns.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
         PriorState = coalesce(p.via, JobRuns.State),
-        Reason = p.reason,
+        Reason = CASE WHEN JobRuns.CancelAt IS NULL THEN p.reason ELSE JobRuns.Reason END,
         PublishedAt = CASE WHEN p.state = 'dispatched' THEN coalesce(JobRuns.PublishedAt, statement_timestamp()) ELSE JobRuns.PublishedAt END,
-        FinishedAt = CASE WHEN p.state <> 'scheduled' THEN statement_timestamp() END,
+        FinishedAt = CASE WHEN p.state <> 'scheduled' OR JobRuns.CancelAt IS NOT NULL THEN statement_timestamp() END,
         DueAt = CASE
             WHEN
-                p.retry_seconds IS NOT NULL
+                p.retry_seconds IS NOT NULL AND JobRuns.CancelAt IS NULL
                 AND (JobRuns.Advances = 0 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
                 THEN statement_timestamp() + p.retry_seconds * interval '1 second'
         END,

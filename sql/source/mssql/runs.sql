@@ -70,6 +70,15 @@ FROM p
 INNER JOIN JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
+-- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
+UPDATE e
+SET RetrySeconds = CASE WHEN c.CancelAt IS NULL THEN e.RetrySeconds END
+FROM @ending AS e
+INNER JOIN Jobs AS k WITH (UPDLOCK, ROWLOCK) ON k.Id = e.JobId
+INNER JOIN JobRuns AS c WITH (UPDLOCK, ROWLOCK) ON c.RunId = e.RunId
+WHERE e.RetrySeconds IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
 UPDATE j
 SET
     LockedBy = NULL,
@@ -155,14 +164,15 @@ DECLARE @closed TABLE (
 -- part: close_runs
 UPDATE r
 SET
-    State = p.state,
+    -- What somebody has asked to cancel ends as that, whoever ends it and however.
+    State = CASE WHEN r.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
     PriorState = COALESCE(p.via, r.State),
-    Reason = p.reason,
+    Reason = CASE WHEN r.CancelAt IS NULL THEN p.reason ELSE r.Reason END,
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN COALESCE(r.PublishedAt, :now) ELSE r.PublishedAt END,
-    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN :now END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' OR r.CancelAt IS NOT NULL THEN :now END,
     DueAt = CASE
         WHEN
-            p.retry_seconds IS NOT NULL
+            p.retry_seconds IS NOT NULL AND r.CancelAt IS NULL
             AND (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running'))
             THEN after(:now, p.retry_seconds)
     END,

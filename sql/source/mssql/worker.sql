@@ -65,7 +65,7 @@ WHERE
             -- One time only: a later retry by Celery itself, or the same question again before such a retry.
             AND (
                 j.StartedRetry IS NULL
-                OR j.StartedRetry < p.celery_retries
+                OR (j.StartedRetry < p.celery_retries AND r.CancelAt IS NULL)
                 OR (j.StartedRetry = p.celery_retries AND r.StartId = p.start_id)
             )
         )
@@ -126,7 +126,10 @@ WHERE
                     r.Exclusive = 0
                     AND (
                         r.State = 'claimed'
-                        OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+                        OR (
+                            r.State = 'running'
+                            AND ((r.StartedRetry < p.celery_retries AND r.CancelAt IS NULL) OR r.StartId = p.start_id)
+                        )
                     )
                 )
             )

@@ -40,6 +40,19 @@ FROM (
 STRAIGHT_JOIN JobRuns AS b ON b.RunId = o.run_id
 FOR UPDATE;
 
+-- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
+SELECT json_arrayagg(CASE WHEN c.CancelAt IS NOT NULL THEN c.RunId END)
+INTO @cancelled
+FROM (
+    SELECT p.job_id, p.run_id
+    FROM p
+    STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+    WHERE r.Exclusive = 1 AND p.retry_seconds IS NOT NULL
+) AS o
+STRAIGHT_JOIN Jobs AS k ON k.Id = o.job_id
+STRAIGHT_JOIN JobRuns AS c ON c.RunId = o.run_id
+FOR UPDATE;
+
 SELECT
     json_arrayagg(
         json_array(
@@ -52,7 +65,12 @@ INTO @won
 FROM (
     SELECT
         p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
-        CASE WHEN @begun IS NULL OR NOT json_contains(@begun, json_quote(p.run_id)) THEN p.retry_seconds END AS retry_seconds,
+        CASE
+            WHEN
+                (@begun IS NULL OR NOT json_contains(@begun, json_quote(p.run_id)))
+                AND (@cancelled IS NULL OR NOT json_contains(@cancelled, json_quote(p.run_id)))
+                THEN p.retry_seconds
+        END AS retry_seconds,
         CASE
             WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
             ELSE greatest(:now, r.ScheduledFor) + INTERVAL r.DelaySeconds SECOND
@@ -132,8 +150,13 @@ STRAIGHT_JOIN Jobs AS j ON j.Id = w.Id;
 SELECT
     json_arrayagg(
         json_array(
-            r.RunId, p.state, coalesce(p.via, r.State), p.reason,
-            CASE WHEN r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running') THEN p.retry_seconds END,
+            -- What somebody has asked to cancel ends as that, whoever ends it and however.
+            r.RunId, CASE WHEN r.CancelAt IS NULL THEN p.state ELSE 'cancelled' END, coalesce(p.via, r.State),
+            CASE WHEN r.CancelAt IS NULL THEN p.reason ELSE r.Reason END,
+            CASE
+                WHEN (r.Advances = 0 OR (r.Exclusive = 0 AND r.State = 'running')) AND r.CancelAt IS NULL
+                    THEN p.retry_seconds
+            END,
             CASE
                 WHEN p.state = 'dispatched' OR (r.Exclusive = 0 AND r.State = 'running') THEN 0
                 ELSE r.Advances

@@ -9,8 +9,13 @@ released AS (
             p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
             -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
             -- Its start does not lock the job, so its own row is locked here, before the job's.
+            -- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
             CASE
-                WHEN r.Exclusive = 1 THEN p.retry_seconds
+                WHEN p.retry_seconds IS NOT NULL AND r.Exclusive = 1 THEN CASE
+                    WHEN (SELECT 1 FROM Jobs AS k WHERE k.Id = p.job_id FOR NO KEY UPDATE) IS NULL THEN NULL
+                    WHEN (SELECT c.CancelAt FROM JobRuns AS c WHERE c.RunId = p.run_id FOR NO KEY UPDATE) IS NULL THEN p.retry_seconds
+                END
+                WHEN r.Exclusive = 1 THEN NULL
                 WHEN (SELECT b.State FROM JobRuns AS b WHERE b.RunId = p.run_id FOR UPDATE) <> 'running' THEN p.retry_seconds
             END AS retry_seconds,
             CASE

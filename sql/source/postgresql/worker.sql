@@ -16,7 +16,7 @@ won AS (
 
     r AS MATERIALIZED (
         SELECT
-            p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
+            p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId, r.CancelAt,
             CASE WHEN r.State = 'dispatched' THEN (SELECT j.Fence FROM Jobs AS j WHERE j.Id = r.JobId) END AS SeenFence
         FROM p
         INNER JOIN JobRuns AS r ON r.RunId = key(p.run_id)
@@ -46,7 +46,7 @@ won AS (
                 -- One time only: a later retry by Celery itself, or the same question again before such a retry.
                 AND (
                     Jobs.StartedRetry IS NULL
-                    OR Jobs.StartedRetry < r.celery_retries
+                    OR (Jobs.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)
                     OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
                 )
             )
@@ -83,7 +83,10 @@ free AS MATERIALIZED (
                 r.Exclusive = 0
                 AND (
                     r.State = 'claimed'
-                    OR (r.State = 'running' AND (r.StartedRetry < p.celery_retries OR r.StartId = p.start_id))
+                    OR (
+                        r.State = 'running'
+                        AND ((r.StartedRetry < p.celery_retries AND r.CancelAt IS NULL) OR r.StartId = p.start_id)
+                    )
                 )
             )
         )

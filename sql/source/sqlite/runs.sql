@@ -23,7 +23,10 @@ r AS MATERIALIZED (
     SELECT
         p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
         -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
-        CASE WHEN r.Exclusive = 1 OR r.State <> 'running' THEN p.retry_seconds END AS retry_seconds,
+        -- Nothing follows what somebody has asked to cancel.
+        CASE
+            WHEN (r.Exclusive = 1 OR r.State <> 'running') AND r.CancelAt IS NULL THEN p.retry_seconds
+        END AS retry_seconds,
         CASE
             WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
             ELSE after(later(:now, r.ScheduledFor), r.DelaySeconds)

@@ -6,7 +6,8 @@
 WITH p AS (:rows),
 
 r AS MATERIALIZED (
-    SELECT p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId
+    SELECT p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
+        r.CancelAt
     FROM p
     LOOP JOIN JobRuns AS r ON r.RunId = p.run_id
     WHERE
@@ -35,7 +36,7 @@ WHERE
             -- One time only: a later retry by Celery itself, or the same question again before such a retry.
             AND (
                 Jobs.StartedRetry IS NULL
-                OR Jobs.StartedRetry < r.celery_retries
+                OR (Jobs.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)
                 OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
             )
         )
@@ -89,7 +90,10 @@ WHERE
                         JobRuns.State = 'claimed'
                         OR (
                             JobRuns.State = 'running'
-                            AND (JobRuns.StartedRetry < p.celery_retries OR JobRuns.StartId = p.start_id)
+                            AND (
+                                (JobRuns.StartedRetry < p.celery_retries AND JobRuns.CancelAt IS NULL)
+                                OR JobRuns.StartId = p.start_id
+                            )
                         )
                     )
                 )

@@ -9,7 +9,8 @@ WITH p (run_id, claim_id, fence, state) AS (:rows)
 
 SELECT p.run_id
 FROM p
-CROSS JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.State = p.state;
+CROSS JOIN JobRuns AS r ON r.RunId = p.run_id AND r.ClaimId = p.claim_id AND r.Fence = p.fence
+WHERE r.State = p.state OR (r.State = 'cancelled' AND r.CancelAt IS NOT NULL);
 
 -- name: lock_claims
 -- rows: job_id id, run_id id
@@ -37,7 +38,10 @@ r AS MATERIALIZED (
     SELECT
         p.job_id, p.run_id, p.claim_id, p.fence, p.started_retry, p.state, r.Exclusive, r.Advances, r.SeenNextRunTime,
         -- An overlapping run that has begun goes on by itself, whatever becomes of it: its job takes the next slot.
-        CASE WHEN r.Exclusive = 1 OR r.State <> 'running' THEN p.retry_seconds END AS retry_seconds,
+        -- Nothing follows what somebody has asked to cancel.
+        CASE
+            WHEN (r.Exclusive = 1 OR r.State <> 'running') AND r.CancelAt IS NULL THEN p.retry_seconds
+        END AS retry_seconds,
         CASE
             WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
             ELSE after(max(?1, r.ScheduledFor), r.DelaySeconds)
@@ -130,14 +134,15 @@ WITH p (
 
 -- Writes how the runs in `p` ended.
 UPDATE JobRuns SET
-    State = p.state,
+    -- What somebody has asked to cancel ends as that, whoever ends it and however.
+    State = CASE WHEN JobRuns.CancelAt IS NULL THEN p.state ELSE 'cancelled' END,
     PriorState = coalesce(p.via, JobRuns.State),
-    Reason = p.reason,
+    Reason = CASE WHEN JobRuns.CancelAt IS NULL THEN p.reason ELSE JobRuns.Reason END,
     PublishedAt = CASE WHEN p.state = 'dispatched' THEN coalesce(JobRuns.PublishedAt, ?1) ELSE JobRuns.PublishedAt END,
-    FinishedAt = CASE WHEN p.state <> 'scheduled' THEN ?1 END,
+    FinishedAt = CASE WHEN p.state <> 'scheduled' OR JobRuns.CancelAt IS NOT NULL THEN ?1 END,
     DueAt = CASE
         WHEN
-            p.retry_seconds IS NOT NULL
+            p.retry_seconds IS NOT NULL AND JobRuns.CancelAt IS NULL
             AND (JobRuns.Advances = 0 OR (JobRuns.Exclusive = 0 AND JobRuns.State = 'running'))
             THEN after(?1, p.retry_seconds)
     END,

@@ -138,7 +138,8 @@ WHERE r.ClaimId = p.claim_id AND r.Fence = p.fence AND r.HeldBy IS NOT NULL;
 WITH p (run_id, claim_id, fence, start_id, celery_retries) AS (:rows),
 
 r AS MATERIALIZED (
-    SELECT p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId
+    SELECT p.run_id, p.claim_id, p.celery_retries, p.start_id, r.JobId, r.Fence, r.State, r.LeaseSeconds, r.StartId,
+        r.CancelAt
     FROM p
     CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
     WHERE
@@ -167,7 +168,7 @@ WHERE
             -- One time only: a later retry by Celery itself, or the same question again before such a retry.
             AND (
                 Jobs.StartedRetry IS NULL
-                OR Jobs.StartedRetry < r.celery_retries
+                OR (Jobs.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)
                 OR (Jobs.StartedRetry = r.celery_retries AND r.StartId = r.start_id)
             )
         )
@@ -223,7 +224,10 @@ WHERE
                         JobRuns.State = 'claimed'
                         OR (
                             JobRuns.State = 'running'
-                            AND (JobRuns.StartedRetry < p.celery_retries OR JobRuns.StartId = p.start_id)
+                            AND (
+                                (JobRuns.StartedRetry < p.celery_retries AND JobRuns.CancelAt IS NULL)
+                                OR JobRuns.StartId = p.start_id
+                            )
                         )
                     )
                 )

@@ -1,0 +1,125 @@
+-- How somebody ends a run that others hold, or that waits. Batches, locks and the clock as in beat.sql.
+
+-- name: read_cancellable
+-- rows: run_id
+-- returns: RunId, JobId, State, Fence, Exclusive, ClaimId, DueAt, StartedAt, HeldBy, CancelAt, Reason, JobFence,
+--   LockedBy, LeftRunId, WaitingRunId, IsFollowed, Now
+-- LeftRunId and WaitingRunId: the run that holds the job, or did so, and the one that waits for its next attempt.
+-- A missing row: there is no such run in this namespace.
+WITH p AS (:rows)
+
+SELECT
+    r.RunId, r.JobId, r.State, r.Fence, r.Exclusive, r.ClaimId, r.DueAt, r.StartedAt, r.HeldBy, r.CancelAt, r.Reason,
+    j.Fence AS JobFence, j.LockedBy, j.RunId AS LeftRunId, j.RetryRunId AS WaitingRunId,
+    CASE
+        WHEN EXISTS (
+            SELECT 1
+            FROM JobRuns AS n
+            WHERE n.JobId = r.JobId AND n.ScheduledFor = r.ScheduledFor AND n.Kind = r.Kind AND n.Attempt > r.Attempt
+        ) THEN 1
+        ELSE 0
+    END AS IsFollowed,
+    :now AS Now
+FROM p
+LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id)
+LEFT JOIN Jobs AS j ON j.Id = key(r.JobId)
+WHERE r.Namespace = :namespace;
+
+-- name: read_asked
+-- rows: run_id
+-- returns: RunId, CancelBy, CancelReason, CancelAt
+-- A missing row: nobody has asked to cancel it.
+WITH p AS (:rows)
+
+SELECT r.RunId, r.CancelBy, r.CancelReason, r.CancelAt
+FROM p
+LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id)
+WHERE r.CancelAt IS NOT NULL;
+
+-- name: ask_runs
+-- rows: run_id, state, fence, cancel_by, cancel_reason, reason
+-- returns: RunId
+-- From here on these runs can only end as cancelled. A missing row: it is not as it was read, or was asked before.
+WITH p AS (:rows)
+
+UPDATE JobRuns SET
+    CancelAt = :now,
+    CancelBy = p.cancel_by,
+    CancelReason = p.cancel_reason,
+    Reason = p.reason
+FROM p
+WHERE
+    JobRuns.RunId = key(p.run_id) AND JobRuns.State = p.state AND JobRuns.Fence = p.fence AND JobRuns.CancelAt IS NULL
+RETURNING JobRuns.RunId;
+
+-- name: pass_by_waiting
+-- rows: job_id, run_id, fence
+-- returns: Id
+-- Jobs go on without a run that nobody holds: to their next slots, where it is the one that they wait for. Their fences
+-- grow, so that nobody who has read them before claims it. A missing row: the job has changed since it was read.
+WITH p AS (:rows),
+
+r AS MATERIALIZED (
+    SELECT
+        p.job_id, p.run_id, p.fence, r.Advances, r.SeenNextRunTime,
+        CASE
+            WHEN r.DelaySeconds IS NULL THEN r.PlannedAt
+            ELSE after(later(:now, r.ScheduledFor), r.DelaySeconds)
+        END AS NextSlot
+    FROM p
+    LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id)
+)
+
+UPDATE Jobs SET
+    -- Of a job that another run holds, the end of that one raises it.
+    Fence = Jobs.Fence + CASE WHEN Jobs.LockedBy IS NULL THEN 1 ELSE 0 END,
+    RunId = CASE WHEN Jobs.LockedBy IS NULL AND Jobs.RunId = r.run_id THEN NULL ELSE Jobs.RunId END,
+    ClaimId = CASE WHEN Jobs.LockedBy IS NULL AND Jobs.RunId = r.run_id THEN NULL ELSE Jobs.ClaimId END,
+    RetryAt = CASE WHEN Jobs.RetryRunId = r.run_id THEN NULL ELSE Jobs.RetryAt END,
+    RetryRunId = CASE WHEN Jobs.RetryRunId = r.run_id THEN NULL ELSE Jobs.RetryRunId END,
+    -- Another NextRunTime than the claim saw is an operator's, and wins.
+    NextRunTime = CASE
+        WHEN
+            (Jobs.RetryRunId = r.run_id OR (Jobs.LockedBy IS NULL AND Jobs.RunId = r.run_id AND r.Advances = 1))
+            AND same(Jobs.NextRunTime, r.SeenNextRunTime)
+            THEN r.NextSlot
+        ELSE Jobs.NextRunTime
+    END,
+    Enabled = CASE
+        WHEN
+            (Jobs.RetryRunId = r.run_id OR (Jobs.LockedBy IS NULL AND Jobs.RunId = r.run_id AND r.Advances = 1))
+            AND same(Jobs.NextRunTime, r.SeenNextRunTime) AND r.NextSlot IS NULL
+            THEN 0
+        ELSE Jobs.Enabled
+    END,
+    DisabledReason = CASE
+        WHEN
+            (Jobs.RetryRunId = r.run_id OR (Jobs.LockedBy IS NULL AND Jobs.RunId = r.run_id AND r.Advances = 1))
+            AND same(Jobs.NextRunTime, r.SeenNextRunTime) AND r.NextSlot IS NULL
+            THEN 'finished'
+        ELSE Jobs.DisabledReason
+    END
+FROM r
+WHERE Jobs.Id = key(r.job_id) AND Jobs.Fence = r.fence
+RETURNING Jobs.Id;
+
+-- name: cancel_runs
+-- rows: run_id, state, fence, cancel_by, cancel_reason, reason
+-- returns: RunId
+-- Ends runs that nobody holds. A missing row: it is not as it was read.
+WITH p AS (:rows)
+
+UPDATE JobRuns SET
+    State = 'cancelled',
+    PriorState = JobRuns.State,
+    Reason = p.reason,
+    DueAt = NULL,
+    FinishedAt = :now,
+    HeldBy = NULL,
+    LeaseEndsAt = NULL,
+    CancelAt = :now,
+    CancelBy = p.cancel_by,
+    CancelReason = p.cancel_reason
+FROM p
+WHERE JobRuns.RunId = key(p.run_id) AND JobRuns.State = p.state AND JobRuns.Fence = p.fence
+RETURNING JobRuns.RunId;
