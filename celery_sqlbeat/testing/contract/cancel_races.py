@@ -17,12 +17,6 @@ YEAR = timedelta(days=365)
 class CancelRaceContract(Contract):
     """Rules of `cancel` where others hold the job of a run, or have just read it."""
 
-    def is_free_for_its_next_slot(self, world: World, name: str, claim: Claim) -> bool:
-        """Return whether a job goes on as after any other end, under a fence that has grown."""
-        job = world.job(name)
-        assert (job.locked_by, job.run_id, job.retry_at) == (None, None, None)
-        return bool(job.next_run_time > claim.slot.scheduled_for and job.fence > claim.fence)
-
     def is_refused(self, world: World, claim: Claim) -> bool:
         """Return whether a message of this claim may not begin, since its run was cancelled."""
         answer = world.store.start([world.request(claim)], "worker-1")[claim.run_id]
