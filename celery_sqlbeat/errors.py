@@ -259,6 +259,18 @@ class IdempotencyConflict(SqlbeatError):
         return type(self), (self.key, self.task, self.run_id, self.first_task)
 
 
+class RunHasEnded(SqlbeatError):
+    """The run has ended, or another attempt has followed it: there is nothing to cancel."""
+
+    def __init__(self, run_id: str, state: str) -> None:
+        followed = ", and another attempt of its slot has followed" if state == "retry" else ""
+        super().__init__(f"run {run_id} has ended as {state}{followed}: there is nothing to cancel")
+        self.run_id, self.state = run_id, state
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.run_id, self.state)
+
+
 class RunNotEnded(SqlbeatError, TimeoutError):
     """The run goes on, or waits, for longer than the caller would wait for its end."""
 

@@ -46,7 +46,7 @@ class Handle:
         self._rules: Rules | None = None
         self._is_ready = False
         self.jobs = Jobs(self.ready, lambda: self.rules, self._adopt, partial(check_call, app))
-        self.runs = Runs(self.ready)
+        self.runs = Runs(self.ready, app)
         self.dead = Dead(self.ready)
         self.locks = Locks(self.ready)
         self._one_offs = OneOffs(app, self.ready, lambda: self.settings, lambda: self.rules)

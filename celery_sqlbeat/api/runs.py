@@ -10,11 +10,12 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
+from celery_sqlbeat.api.cancel import Canceller
 from celery_sqlbeat.api.records import Run, run_of
 from celery_sqlbeat.api.waiting import wait_for_end
 from celery_sqlbeat.config.validation import NotAllowed, seconds, shown
 from celery_sqlbeat.environment import Ids
-from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused
+from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused, RunHasEnded
 from celery_sqlbeat.model import NewRun, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
 from celery_sqlbeat.store import Store
@@ -43,9 +44,10 @@ _SHOWN = 3  # letters that an error names
 class Runs:
     """`beat.runs`."""
 
-    def __init__(self, store: Callable[[], Store]) -> None:
+    def __init__(self, store: Callable[[], Store], app: Any) -> None:
         """Take a function that gives the store when it is first needed."""
         self._store = store
+        self._canceller = Canceller(app, store)
 
     def list(
         self, job: str | None = None, *, state: str | None = None, limit: int | None = 100, one_off: bool = False
@@ -74,6 +76,29 @@ class Runs:
     def wait(self, run_id: str | uuid.UUID, timeout: float | timedelta) -> Run:
         """Wait until a run has ended, and return it; RunNotEnded after so many seconds."""
         return wait_for_end(self.get, run_id, timeout)
+
+    def cancel(self, run_id: str | uuid.UUID, reason: str = "", *, by: str | None = None) -> Run:
+        """Cancel a run, and return it; RunHasEnded where there is nothing to cancel any more.
+
+        What has not begun has ended then. What runs is stopped by its worker, and can only end as
+        cancelled. `by`: who asks, if that is not the user of this process.
+        """
+        row = find_run(self._store(), run_id)
+        answer = None if row is None else self._canceller.cancel([row], reason, by).get(row.run_id)
+        if row is None or answer is None:
+            raise NoSuchRun(str(run_id))
+        if not answer.is_done and not answer.is_asked:
+            raise RunHasEnded(row.run_id, answer.state)
+        return self.get(row.run_id) or run_of(row)
+
+    def cancel_all(self, job: str, reason: str = "", *, by: str | None = None) -> RunList:
+        """Cancel every run of a job that goes on or waits; return those that it has cancelled."""
+        rows = self._canceller.open_runs(job)
+        if rows is None:
+            raise NoSuchJob(job, self._store().namespace)
+        answers = self._canceller.cancel(rows, reason, by)
+        done = [run_id for run_id, answer in answers.items() if answer.is_done or answer.is_asked]
+        return [run_of(row) for row in self._store().runs(RunQuery(run_ids=done))] if done else []
 
     def _rows(self, job: str | None, wanted: int) -> Iterator[RunRecord]:
         admin, size = self._store(), max(1, min(PAGE, wanted))

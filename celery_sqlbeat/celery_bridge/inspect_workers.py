@@ -71,15 +71,20 @@ class RecallRequest:
                 if not run_ids:
                     self._is_sending = False
                     return
-            try:
-                self._send(run_ids)
-            except Exception as error:  # whatever the transport raises
-                events.noted(topic="the workers were not asked to check their leases", text=error)
+            recall(self._app, run_ids)
 
-    def _send(self, run_ids: Sequence[str]) -> None:
+
+def recall(app: Any, run_ids: Sequence[str]) -> None:
+    """Ask all workers to look at these runs now, without waiting for answers; never raises.
+
+    A worker that does not hear it looks at its next heartbeat.
+    """
+    try:
         # Not one of the app's pool, which beat's own thread uses.
-        with self._app.connection_for_write(connect_timeout=_CONNECT_SECONDS) as connection:
-            self._app.control.broadcast(RECALL, arguments={"runs": run_ids}, connection=connection)
+        with app.connection_for_write(connect_timeout=_CONNECT_SECONDS) as connection:
+            app.control.broadcast(RECALL, arguments={"runs": list(run_ids)}, connection=connection)
+    except Exception as error:  # whatever the transport raises
+        events.noted(topic="the workers were not asked to check their leases", text=error)
 
 
 _MOST_READ = 100  # messages of a queue that are read to find one: more would take time and memory

@@ -212,6 +212,17 @@ def _end(app: Any, backend: Any, slot: EndedSlot, run_id: str, attempt: int) -> 
     backend.store_result(run_id, followed, states.FAILURE)
 
 
+def store_revoked(app: Any, run_id: str, task_name: str | None) -> None:
+    """Store the result of a run that was cancelled before it began, for those who wait for it."""
+    task = app.tasks.get(task_name)
+    ignored = app.conf.task_ignore_result if task is None else task.ignore_result
+    try:
+        if not ignored and _keeps_results(app.backend):
+            app.backend.mark_as_revoked(run_id, "cancelled")
+    except Exception as error:  # backends raise what their clients raise
+        events.step_failed(step="store that a run was cancelled", subject=run_id, error=error)
+
+
 def _keeps_results(backend: Any) -> bool:
     """Return whether results can be read by others; rpc sends each to who asked for it."""
     return not isinstance(backend, DisabledBackend) and type(backend).__module__ != "celery.backends.rpc"

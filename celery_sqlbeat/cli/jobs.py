@@ -17,6 +17,7 @@ from celery_sqlbeat.cli import (
     warn_of_unregistered_task,
 )
 from celery_sqlbeat.cli.output import (
+    cancelled_line,
     confirm,
     json_option,
     print_facts,
@@ -179,14 +180,18 @@ def put(ctx: click.Context, /, name: str, as_json: bool, **definition: Any) -> N
 @jobs.command("pause", cls=Command)
 @click.argument("name")
 @click.option("--reason", default="paused", show_default=True, help="Why; it is shown wherever the job is.")
+@click.option("--cancel-run", is_flag=True, help="Cancel what runs of it, and what waits.")
 @click.option("--version", type=int, help="Only if the job is still at this version.")
 @json_option
 @click.pass_context
-def pause(ctx: click.Context, name: str, reason: str, version: int | None, as_json: bool) -> None:
-    """Fire nothing more of a job; a run that goes on is not touched."""
+def pause(ctx: click.Context, name: str, reason: str, cancel_run: bool, version: int | None, as_json: bool) -> None:
+    """Fire nothing more of a job; a run that goes on is not touched, unless you say so."""
     with handle_of(ctx) as beat:
         job = beat.jobs.pause(name, reason, version=version)
+        cancelled = beat.runs.cancel_all(name, reason) if cancel_run else []
     _print_change(f"{name} is paused: {job.disabled_reason or reason}", job, as_json)
+    for run in cancelled if not as_json else ():
+        say(cancelled_line(run))
 
 
 @jobs.command("resume", cls=Command)

@@ -10,12 +10,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_sqlbeat import environment
 from celery_sqlbeat.events import shown
+
+if TYPE_CHECKING:
+    from celery_sqlbeat.api import Run
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of this machine's time zone.")
@@ -132,3 +135,11 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], ids_first
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))  # as text: a name may look like markup
     console.print(table)
+
+
+def cancelled_line(run: Run) -> str:
+    """Return what became of a run that was cancelled."""
+    of = f" of {run.job_name}" if run.job_name else ""
+    if run.state == "running":
+        return f"run {run.id}{of} is being stopped by its worker, {run.started_by}, and ends as cancelled"
+    return f"run {run.id}{of} is cancelled"

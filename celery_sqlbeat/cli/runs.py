@@ -8,6 +8,7 @@ import click
 
 from celery_sqlbeat.cli import Command, handle_of
 from celery_sqlbeat.cli.output import (
+    cancelled_line,
     confirm,
     json_option,
     print_block,
@@ -104,6 +105,18 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
 def name_of(run: Run) -> str:
     """Return the name of its job; of a one-off, that of its task."""
     return run.job_name or run.task or "-"
+
+
+@runs.command("cancel", cls=Command)
+@click.argument("run_id")
+@click.option("--reason", default="", help="Why; it is part of the outcome.")
+@json_option
+@click.pass_context
+def cancel(ctx: click.Context, run_id: str, reason: str, as_json: bool) -> None:
+    """End a run that waits, or have its worker stop it; its job goes on with the next slot."""
+    with handle_of(ctx) as beat:
+        run = beat.runs.cancel(run_id, reason)
+    print_json(run.as_json()) if as_json else say(cancelled_line(run))
 
 
 def state_of(run: Run) -> str:

@@ -330,6 +330,8 @@ def test_show_tells_everything_about_a_job(shop: Shop) -> None:
         (["explain", "nobody"], "there is no job 'nobody'"),
         (["runs", "list", "nobody"], "there is no job 'nobody'"),
         (["runs", "show", "nothing"], "there is no run 'nothing'"),
+        (["runs", "cancel", "nothing"], "there is no run 'nothing'"),
+        (["jobs", "pause", "nobody", "--cancel-run"], "there is no job 'nobody'"),
         (["dead", "replay", "nothing"], "there is no run 'nothing'"),
         (["dead", "purge", "nothing", "--yes"], "there is no run 'nothing'"),
     ],
@@ -416,6 +418,31 @@ def test_runs_are_listed_and_shown(shop: Shop) -> None:
     assert shop.json(RUN, "runs", "show", run.run_id)["seconds"] >= 0
     text = shop.says("runs", "show", dead.run_id)
     assert "ValueError: no [bold]" in text and text.endswith("\n\n  Traceback ...\n")
+
+
+def test_a_run_is_cancelled_once(shop: Shop) -> None:
+    shop.put()
+    ended, running = shop.fire(), shop.start()
+    assert shop.refuses("runs", "cancel", ended.run_id) == (
+        f"Error: run {ended.run_id} has ended as success: there is nothing to cancel\n"
+    )
+    assert shop.says("runs", "cancel", running.run_id, "--reason", "wrong data") == (
+        f"run {running.run_id} of a is being stopped by its worker, worker-1, and ends as cancelled\n"
+    )
+    assert json.loads(shop.says("runs", "cancel", running.run_id, "--json"))["state"] == "running"
+    WorkerView(shop.store, "worker-1").finish([(running, Ending(RETRY, "failed", 60.0, 1))])
+    assert shop.says("runs", "cancel", running.run_id) == f"run {running.run_id} of a is cancelled\n"
+    assert "cancelled (cancelled by " in shop.says("runs", "show", running.run_id)
+
+
+def test_a_job_is_paused_with_what_runs_of_it(shop: Shop) -> None:
+    shop.put()
+    running = shop.start()
+    shop.says("jobs", "run-now", "a")
+    said = shop.says("jobs", "pause", "a", "--reason", "month end", "--cancel-run").splitlines()
+    assert said[0] == "a is paused: month end" and len(said) == 3
+    assert sum("is being stopped" in line for line in said) == sum("is cancelled" in line for line in said) == 1
+    assert str(shop.beat.runs.get(running.run_id).reason).endswith(": month end")
 
 
 def test_dead_letters_are_listed_replayed_and_purged(shop: Shop) -> None:
