@@ -442,7 +442,8 @@ def test_a_job_is_paused_with_what_runs_of_it(shop: Shop) -> None:
     said = shop.says("jobs", "pause", "a", "--reason", "month end", "--cancel-run").splitlines()
     assert said[0] == "a is paused: month end" and len(said) == 3
     assert sum("is being stopped" in line for line in said) == sum("is cancelled" in line for line in said) == 1
-    assert str(shop.beat.runs.get(running.run_id).reason).endswith(": month end")
+    run = shop.beat.runs.get(running.run_id)
+    assert run is not None and str(run.reason).endswith(": month end")
 
 
 def test_dead_letters_are_listed_replayed_and_purged(shop: Shop) -> None:

@@ -5,8 +5,8 @@ cancelled, whoever is faster. What waits is taken from its job by a fence that g
 """
 
 import itertools
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -27,8 +27,8 @@ from celery_sqlbeat.store.sql.engine import Part
 from celery_sqlbeat.store.sql.runs import release
 from celery_sqlbeat.store.sql.session import Row, Session
 
-_LOOKS = 20
-_PAUSE = 0.05  # seconds between two looks, while others change these very rows
+_MOST_STEPS = 20
+_PAUSE = 0.05  # seconds between two steps, while others change these very rows
 
 
 class _Run(NamedTuple):
@@ -94,20 +94,23 @@ class Cancellations(Part):
         """End runs that have not begun, and ask the workers of the others to stop them."""
         waiting = {request.run_id: request for request in sorted(requests)}
         answers: dict[str, Cancellation] = {}
-        for look in itertools.count():
-            rows = [(run_id,) for run_id in waiting]
-            found = self.database.read("read_cancellable", rows, namespace=self.namespace) if rows else []
-            runs = [_Run._make(row) for row in found]
+        for step in itertools.count():
+            runs = self._read(waiting)
             answers |= {run.run_id: answer for run in runs if (answer := run.answer()) is not None}
             waiting = {run.run_id: waiting[run.run_id] for run in runs if run.run_id not in answers}
             if not waiting:
                 break
-            if look >= _LOOKS:
+            if step >= _MOST_STEPS:
                 raise DatabaseBusy(f"others keep {len(waiting)} runs locked that are to be cancelled, or change them")
-            if look > 1:  # the first step has asked, and the second has not ended it
-                time.sleep(_PAUSE)
+            if step > 1:  # the first step has asked, and the second has not ended it
+                threading.Event().wait(_PAUSE)
             self._take([(run, waiting[run.run_id]) for run in runs if run.run_id in waiting])
         return answers
+
+    def _read(self, run_ids: Iterable[str]) -> list[_Run]:
+        rows = [(run_id,) for run_id in run_ids]
+        answer = self.database.read("read_cancellable", rows, namespace=self.namespace) if rows else []
+        return [_Run._make(row) for row in answer]
 
     def _take(self, runs: Sequence[tuple[_Run, CancelRequest]]) -> None:
         """Bring each run one step further, where it is still as it was read."""
