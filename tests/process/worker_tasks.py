@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.signals import task_postrun
 
 from celery_sqlbeat import current_run
-from celery_sqlbeat.errors import LeaseLost
+from celery_sqlbeat.errors import LeaseLost, RunCancelled
 
 STEP = 0.02  # seconds between two bytecodes at which a stop can reach a thread
 
@@ -71,7 +71,7 @@ def witnessed(task: Any) -> Iterator[None]:
                 has_told = True
             except BaseException as error:
                 how = type(error).__name__
-                if not isinstance(error, LeaseLost):
+                if not isinstance(error, LeaseLost | RunCancelled):
                     raise
 
 
@@ -111,7 +111,7 @@ def swallow(self: Any, seconds: float) -> None:
 
 @task("watch")
 def watch(self: Any, seconds: float) -> None:
-    """Look whether the lease is lost.
+    """Look whether the lease is lost, or the run cancelled.
 
     Whatever interrupts this from outside, say what is known at that moment.
     """
@@ -121,7 +121,8 @@ def watch(self: Any, seconds: float) -> None:
         except BaseException as error:
             run = current_run()
             assert run is not None
-            tell(self, "lost", lost=run.lost, checked=_is_refused(run), error=type(error).__name__)
+            told = {"lost": run.lost, "cancelled": run.cancelled, "checked": _is_refused(run)}
+            tell(self, "lost", **told, error=type(error).__name__)
             raise
 
 
@@ -357,6 +358,6 @@ def _look(seconds: float) -> None:
 def _is_refused(run: Any) -> bool:
     try:
         run.check()
-    except LeaseLost:
+    except (LeaseLost, RunCancelled):
         return True
     return False
