@@ -153,6 +153,7 @@ DATEADD(
 
     def finished(self, text: str, rows: Columns, returns: Columns) -> tuple[str, list[str]]:
         """Declare the parameters and the clock in front."""
+        text = re.sub(r" INDEXED BY \w+", "", text)
         if "LOOP JOIN" in text and "OPTION (" not in text:
             text = text.replace("LOOP JOIN", "INNER JOIN") + "\nOPTION (LOOP JOIN, FORCE ORDER)"
         if limit := re.search(r"\nLIMIT (:\w+)$", text):

@@ -18,6 +18,7 @@ from celery_sqlbeat.environment import Ids
 from celery_sqlbeat.errors import FieldError, NoSuchJob, NoSuchRun, RowRefused, RunHasEnded
 from celery_sqlbeat.model import NewRun, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.records import DeadLetters, JobQuery, RunQuery
 
@@ -166,7 +167,9 @@ class Dead:
         progress: Progress = lambda _: None,
         skipped: Skipped = lambda _, __: None,
     ) -> RunList:
-        """Give dead letters another attempt, each under a new run id; return the new attempts.
+        """Give dead letters another attempt; return the new attempts.
+
+        Each gets a new run id, but for a one-off, which keeps its own.
 
         A letter is replayed once, and only while it is the last attempt of its slot and no attempt
         is open. One whose job was deleted is not replayed. `skipped` gets each letter that is not
@@ -175,7 +178,10 @@ class Dead:
         admin, replayed = self._store(), list[Run]()
         chosen = (letter for letter in self._letters(letters, job, None) if letter.reason != REPLAYED)
         for batch in _batches(chosen):
-            ids = self._ids.run_ids(len(batch))
+            new = self._ids.run_ids(len(batch))
+            ids = [
+                letter.run_id if letter.kind == ONE_OFF else run_id for run_id, letter in zip(new, batch, strict=True)
+            ]
             done = admin.enqueue(
                 [NewRun(run_id, letter.job_id, letter) for run_id, letter in zip(ids, batch, strict=True)]
             )

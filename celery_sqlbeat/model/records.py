@@ -124,7 +124,10 @@ class RunRecord(NamedTuple):
 
 
 class NewRun(NamedTuple):
-    """An attempt under a new run id: an extra slot, due now, or the replay of a dead letter."""
+    """An attempt under a new run id: an extra slot, due now, or the replay of a dead letter.
+
+    The replay of a one-off has the id of its letter, as all its attempts.
+    """
 
     run_id: str
     job_id: str

@@ -184,7 +184,7 @@ class Store(Protocol):
         """Add attempts, which wait for a beat; return their ids.
 
         One is missing where its job is gone. A dead letter is replayed once, and only while it is
-        the last attempt of its slot and none of them is open.
+        the last attempt of its slot and none of them is open; that of a one-off keeps its id.
         """
 
     def runs(self, query: RunQuery) -> list[RunRecord]:

@@ -152,7 +152,7 @@ class Namespace:
         return self.store.runs(RunQuery(only_dead=True))
 
     def replay(self, *letters: RunRecord, store: Store | None = None) -> set[str]:
-        """Replay dead letters; return the new run ids."""
+        """Replay dead letters; return the run ids, which are new but for one-offs."""
         ids = self.ids.run_ids(len(letters))
         new = [NewRun(run_id, letter.job_id, letter) for run_id, letter in zip(ids, letters, strict=True)]
         return (store or self.store).enqueue(new)

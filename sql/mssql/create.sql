@@ -543,7 +543,7 @@ IF NOT EXISTS (
     SELECT 1 FROM sys.indexes
     WHERE object_id = OBJECT_ID(N'dbo.IdempotencyKeys') AND name = N'IdempotencyKeys_Ended'
 )
-    CREATE NONCLUSTERED INDEX IdempotencyKeys_Ended ON dbo.IdempotencyKeys (Namespace, ExpiresAt);
+    CREATE NONCLUSTERED INDEX IdempotencyKeys_Ended ON dbo.IdempotencyKeys (ExpiresAt, Namespace);
 GO
 
 -- A one-off goes with its history, whoever deletes that.
@@ -629,7 +629,7 @@ GO
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', '955802ea271d47676ce044ba82e8843d88a64d525b4eb93a10e83600383171d2', @now
+SELECT 4, 'one_offs', '98416d7640d5a4bf54ed2e5adb6d6fcb773b859a8af26d0b8bb401eb98f800ff', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 4);
 GO
 

@@ -363,7 +363,7 @@ CREATE TABLE IF NOT EXISTS IdempotencyKeys (
     CreatedAt datetime(6) NOT NULL,
     ExpiresAt datetime(6) NOT NULL,
     PRIMARY KEY (Namespace, KeyText),
-    INDEX IdempotencyKeys_Ended (Namespace, ExpiresAt)
+    INDEX IdempotencyKeys_Ended (ExpiresAt, Namespace)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;
 
 -- A one-off goes with its history, whoever deletes that.
@@ -426,7 +426,7 @@ ON DUPLICATE KEY UPDATE Fence = greatest(DeletedJobs.Fence, OLD.Fence), DeletedA
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', 'd94dd767772b688cdddb42645334863430eda1b88305da6377a66123108391a9', utc_timestamp(6) FROM DUAL
+SELECT 4, 'one_offs', 'c0e319c19d41c7869dc827d09591df4dc16efcf2eaf69ab24eb2d73d9438f3b5', utc_timestamp(6) FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);
 
 -- Whether the effects of the run were committed in this database, with this mark (`current_run().transaction()`).

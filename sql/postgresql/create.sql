@@ -410,7 +410,7 @@ CREATE TABLE IdempotencyKeys (
     PRIMARY KEY (Namespace, KeyText)
 );
 
-CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (ExpiresAt, Namespace);
 
 -- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.
 DO $$
@@ -483,7 +483,7 @@ $$;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', 'f0f592d6f41eab2eb00b3ffcb0cdb6b4fa5ec1f8a79f62651d915af9a87d1742', clock_timestamp()
+SELECT 4, 'one_offs', 'bd30845e3f41b6f24c60a253c2ee719fae9f27ee5695f8dd3ff89e1b3f9c26d2', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);
 
 -- Whether the effects of the run were committed in this database, with this mark (`current_run().transaction()`).

@@ -10,9 +10,8 @@ BEGIN
 END;
 $$;
 
-GRANT SELECT, INSERT, UPDATE, DELETE
-ON Jobs, JobRuns, Nodes, Changes, Releases, DeletedJobs, Locks, IdempotencyKeys, SqlbeatGuard
-TO sqlbeat_runner;
+GRANT SELECT, INSERT, UPDATE, DELETE ON Jobs, JobRuns, Nodes, Changes, Releases, DeletedJobs TO sqlbeat_runner;
+GRANT SELECT, INSERT, UPDATE, DELETE ON Locks, IdempotencyKeys, SqlbeatGuard TO sqlbeat_runner;
 GRANT SELECT ON StoreInfo, SchemaMigrations TO sqlbeat_runner;
 
 -- Who runs with it:

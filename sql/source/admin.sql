@@ -48,7 +48,7 @@ UPDATE Jobs SET
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND Version = :version
     AND (:fence = -1 OR Fence = :fence)
 RETURNING Version;
 
@@ -67,7 +67,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, :now AS Now
 FROM Jobs
-WHERE Namespace = :namespace AND JobName IN (SELECT p.job_name FROM p);
+WHERE Namespace = :namespace AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: list_jobs
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
@@ -80,8 +80,8 @@ SELECT
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, :now AS Now
-FROM Jobs
-WHERE Namespace = :namespace AND JobName > :after_name
+FROM Jobs INDEXED BY Jobs_Listed
+WHERE Namespace = :namespace AND OneOff = 0 AND JobName > :after_name
 ORDER BY JobName
 LIMIT :page_size;
 
@@ -97,7 +97,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, :now AS Now
 FROM Jobs
-WHERE Namespace = :namespace AND Quarantine IS NOT NULL AND JobName > :after_name
+WHERE Namespace = :namespace AND OneOff = 0 AND Quarantine IS NOT NULL AND JobName > :after_name
 ORDER BY JobName
 LIMIT :page_size;
 
@@ -114,8 +114,8 @@ SELECT
     min(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= :now THEN coalesce(RetryAt, NextRunTime) END) AS DueAt,
     (SELECT count(*) FROM JobRuns AS d WHERE d.Namespace = :namespace AND d.State = 'dlq') AS Dead,
     :now AS Now
-FROM Jobs
-WHERE Namespace = :namespace;
+FROM Jobs INDEXED BY Jobs_Listed
+WHERE Namespace = :namespace AND OneOff = 0;
 
 -- name: read_running
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,
@@ -142,10 +142,10 @@ LIMIT :page_size;
 
 -- name: count_states
 -- returns: State, Slots
--- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+-- How many attempts of the jobs' slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
 SELECT State, total(SlotCount) AS Slots
 FROM JobRuns
-WHERE ScheduledFor > before(:now, :since_seconds) AND Namespace = :namespace
+WHERE ScheduledFor > before(:now, :since_seconds) AND ScheduledFor <= :now AND Namespace = :namespace AND Kind <> 'one_off'
 GROUP BY State;
 
 -- name: seal_job
@@ -159,7 +159,7 @@ RETURNING Version;
 -- returns: Version
 -- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
 UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Version + 1, UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 1 AND (:version = 0 OR Version = :version)
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND Enabled = 1 AND (:version = 0 OR Version = :version)
 RETURNING Version;
 
 -- name: resume_job
@@ -172,7 +172,7 @@ UPDATE Jobs SET
     NextRunTime = :next_run_time,
     Version = Version + 1,
     UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 0 AND Version = :version
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND Enabled = 0 AND Version = :version
     AND (:fence = -1 OR Fence = :fence)
 RETURNING Version;
 
@@ -225,7 +225,7 @@ UPDATE Jobs SET
     DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND (:version = 0 OR Version = :version)
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND (:version = 0 OR Version = :version)
 RETURNING Id;
 
 -- name: list_runs
@@ -316,7 +316,7 @@ WHERE Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p);
 -- Zero rows: the job is not held by any run.
 SELECT Id, RunId, ClaimId, Fence
 FROM Jobs
-WHERE Namespace = :namespace AND JobName = :job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: read_held
 -- returns: JobId, RunId, ClaimId, Fence

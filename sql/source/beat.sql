@@ -152,8 +152,10 @@ LOOP JOIN Jobs AS j ON j.Id = key(p.job_id) AND j.RunId = p.run_id AND j.ClaimId
 LEFT JOIN JobRuns AS b ON b.RunId = key(p.continues);
 
 -- name: reopen_runs
--- rows: run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel
--- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+-- rows: run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel, attempt,
+--   failures, lost_leases
+-- Takes up attempts that were given back or not begun, and one-offs that are tried again: the run id stays, the claim and
+-- the fence are new. The results of earlier attempts need no end where they have the same id.
 WITH p AS (:rows)
 
 UPDATE JobRuns SET
@@ -176,6 +178,13 @@ UPDATE JobRuns SET
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     MaxParallel = p.max_parallel,
+    Attempt = p.attempt,
+    Failures = p.failures,
+    LostLeases = p.lost_leases,
+    FinishedAt = NULL,
+    ResultsEndedAt = CASE WHEN JobRuns.Kind = 'one_off' THEN :now ELSE JobRuns.ResultsEndedAt END,
+    Error = NULL,
+    Traceback = NULL,
     DueAt = NULL
 FROM p, Jobs AS j
 WHERE JobRuns.RunId = key(p.run_id) AND j.Id = key(JobRuns.JobId) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;

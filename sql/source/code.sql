@@ -208,6 +208,6 @@ SELECT
     RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, :now AS Now
 FROM Jobs
-WHERE Namespace = :namespace AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
+WHERE Namespace = :namespace AND OneOff = 0 AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
 ORDER BY JobName
 LIMIT :page_size;

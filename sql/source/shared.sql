@@ -10,11 +10,32 @@ SELECT :now AS Now;
 SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
--- returns: Now, Counter
--- Always one row: a counter of zero says that nothing was ever changed through this package.
+-- returns: Now, Counter, DueAt, NextDueAt, EndsAt
+-- Always one row: a counter of zero says that nothing was ever changed through this package. What
+-- it does not count: when the first one-off is due or its lease ends, or did; and of the others, when the next one will.
 SELECT
     :now AS Now,
-    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = :namespace), 0) AS Counter;
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = :namespace), 0) AS Counter,
+    (
+        SELECT o.RetryAt
+        FROM Jobs AS o INDEXED BY Jobs_OneOffs
+        WHERE
+            o.Namespace = :namespace AND o.OneOff = 1 AND o.Enabled = 1 AND o.LockedBy IS NULL AND o.Quarantine IS NULL
+        ORDER BY o.RetryAt
+        LIMIT 1
+    ) AS DueAt,
+    (
+        SELECT min(coalesce(d.RetryAt, d.NextRunTime))
+        FROM Jobs AS d INDEXED BY Jobs_Due
+        WHERE
+            d.Namespace = :namespace AND d.Enabled = 1 AND d.LockedBy IS NULL AND d.Quarantine IS NULL
+            AND coalesce(d.RetryAt, d.NextRunTime) > :now
+    ) AS NextDueAt,
+    (
+        SELECT min(CASE WHEN l.OneOff = 1 OR l.LeaseEndsAt > :now THEN l.LeaseEndsAt END)
+        FROM Jobs AS l INDEXED BY Jobs_Leased
+        WHERE l.Namespace = :namespace AND l.LockedBy IS NOT NULL
+    ) AS EndsAt;
 
 -- name: bump_changes
 INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)

@@ -420,7 +420,7 @@ CREATE TABLE IdempotencyKeys (
     PRIMARY KEY (Namespace, KeyText)
 );
 
-CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (ExpiresAt, Namespace);
 
 -- A one-off goes with its history, whoever deletes that.
 CREATE TRIGGER JobRuns_Deleted AFTER DELETE ON JobRuns
@@ -491,7 +491,7 @@ END;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', '3199ad9ddc8f9851bc00aaff0405ceef51d6880420703ca4ebb736a16531e16a', strftime('%Y-%m-%d %H:%M:%f000', 'now')
+SELECT 4, 'one_offs', 'c43960b681463c372b875eb00f7cecb2b5562c5896b4d444e1a17236bf696713', strftime('%Y-%m-%d %H:%M:%f000', 'now')
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);
 
 -- Whether the effects of the run were committed in this database, with this mark (`current_run().transaction()`).

@@ -35,6 +35,11 @@ def filled(mysql_database: Callable[[], str]) -> Iterator[MysqlSession]:
         SELECT uuid(), 'default', j.Id, j.JobName, 'schedule', utc_timestamp(6) - INTERVAL s.seq MINUTE, 1, 'success',
             'running', s.seq, utc_timestamp(6), utc_timestamp(6)
         FROM seq_1_to_{RUNS // JOBS} AS s CROSS JOIN Jobs AS j""")
+    session.script(f"""
+        INSERT INTO Jobs (Id, JobName, OneOff, CodeKey, TaskName, Schedule, RetryAt)
+        SELECT o.Id, o.Id, 1, 'one_off', 'app.task', 'once', utc_timestamp(6) + INTERVAL 1 HOUR
+        FROM (SELECT concat(lpad(hex(s.seq), 8, '0'), '-0000-4000-8000-000000000000') AS Id
+        FROM seq_1_to_{JOBS} AS s) AS o""")
     yield session
     session.close()
 
@@ -51,4 +56,5 @@ def test_mariadb_goes_by_the_index(filled: MysqlSession, block: str, state: str)
     filled.script("FLUSH STATUS")
     filled.fetch(block, rows, **scalars)
     looks = {name: int(count) for name, count in filled._run("SHOW SESSION STATUS LIKE 'Handler_read%'")}
-    assert sum(looks.values()) < (LOOKS if rows or "scan_size" in scalars else 50), looks
+    gives_many = bool(rows) or "scan_size" in scalars or "after_name" in scalars
+    assert sum(looks.values()) < (LOOKS if gives_many else 50), looks

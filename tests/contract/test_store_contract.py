@@ -105,5 +105,9 @@ class TestOneOffsInMemory(OneOffContract, CancelContract):
     memory, make_store, set_clock = TestMemory.memory, TestMemory.make_store, TestMemory.set_clock
 
 
+class TestOneOffsInSql(OneOffContract, CancelContract):
+    make_store, set_clock = TestSql.make_store, TestSql.set_clock
+
+
 class TestOneOffsOnRedis(OneOffContract, CancelContract):
     time, make_store, set_clock = TestRedis.time, TestRedis.make_store, TestRedis.set_clock

@@ -5,12 +5,31 @@ the row with what was read, who wins it.
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from celery_sqlbeat.model import SCHEDULE, Attempt, Claim, Claimable, Claimed, DueBatch, DueJob, Plan
+from celery_sqlbeat.model import (
+    SCHEDULE,
+    Attempt,
+    Claim,
+    Claimable,
+    Claimed,
+    DueBatch,
+    DueJob,
+    HeldLease,
+    JobRecord,
+    Plan,
+)
 from celery_sqlbeat.model.lifecycle import LONGEST_QUEUED_SECONDS
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.session import Call, Session
+
+Marked = TypeVar("Marked", DueJob, HeldLease, JobRecord)
+
+
+def without_mark(row: Marked) -> Marked:
+    """Return a row without the code key that keeps one-offs from releases that do not know them."""
+    return row._replace(code_key=None) if row.code_key == ONE_OFF else row
 
 
 def scope_of(namespace: str, claimable: Claimable) -> dict[str, Any]:
@@ -18,7 +37,7 @@ def scope_of(namespace: str, claimable: Claimable) -> dict[str, Any]:
     return {
         "namespace": namespace,
         "code_owner": claimable.owner,
-        "code_keys": list(claimable.code_keys),
+        "code_keys": [*claimable.code_keys, ONE_OFF],
         "other_entries": list(claimable.other_entries),
     }
 
@@ -30,7 +49,7 @@ def read_due(database: Database, scope: dict[str, Any], claimable: Claimable) ->
     # is free. One slot of a job at a time; the others wait until it is free.
     jobs: dict[str, DueJob] = {}
     for rows in database.read_together([Call("read_outbox", None, scope), Call("read_due", None, scope)]):
-        for job in map(DueJob._make, rows):
+        for job in map(without_mark, map(DueJob._make, rows)):
             if claimable.includes(job.job_name, job.code_owner):
                 jobs.setdefault(job.job_id, job)
     due = list(jobs.values())[: scope["batch_size"]]
@@ -139,15 +158,19 @@ def _new_run(claim: Claim) -> tuple[object, ...]:
 
 
 def _reopened_run(claim: Claim) -> tuple[object, ...]:
+    slot = claim.slot
     return (
         claim.run_id,
         claim.claim_id,
-        claim.slot.delay_seconds,
+        slot.delay_seconds,
         claim.lease_seconds,
         claim.max_retries,
         claim.exclusive,
         claim.max_runtime,
         claim.max_parallel,
+        slot.attempt,
+        slot.failures,
+        slot.lost_leases,
     )
 
 

@@ -31,7 +31,7 @@ from celery_sqlbeat.store.records import (
     Recorded,
     Release,
 )
-from celery_sqlbeat.store.sql.claim_batch import joined, read_due, renumber, scope_of, write_plan
+from celery_sqlbeat.store.sql.claim_batch import joined, read_due, renumber, scope_of, without_mark, write_plan
 from celery_sqlbeat.store.sql.engine import Conflict, Database, Part
 from celery_sqlbeat.store.sql.faults import in_halves, refusal, write_runs
 from celery_sqlbeat.store.sql.runs import recorded, release_unstarted
@@ -143,7 +143,8 @@ class Claims(Part):
 
     def pulse(self) -> Pulse:
         """Return the server's clock, and the counter that grows with every change of a job."""
-        return Pulse(*self.database.read("read_changes", namespace=self.namespace)[0])
+        now, changes, *wakes = self.database.read("read_changes", namespace=self.namespace)[0]
+        return Pulse(now, changes, min((at for at in wakes if at is not None), default=None))
 
     def next_deadlines(self, claimable: Claimable = ALL_JOBS, after: datetime | None = None) -> NextDeadlines:
         """Return when some beat has something to do."""
@@ -157,7 +158,7 @@ class Claims(Part):
     def expired(self, batch_size: int, owner: str = "") -> Expired:
         """Read leases that have ended, and runs that are to make room for the next slot."""
         scope = {"namespace": self.namespace, "batch_size": batch_size}
-        leases = [HeldLease._make(row) for row in self.database.read("read_ended", **scope)]
+        leases = [without_mark(HeldLease._make(row)) for row in self.database.read("read_ended", **scope)]
         if len(leases) < batch_size:
             rest = {**scope, "batch_size": batch_size - len(leases)}
             leases += [HeldLease._make(row) for row in self.database.read("read_ended_held", **rest)]

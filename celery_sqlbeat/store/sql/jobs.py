@@ -31,6 +31,7 @@ from celery_sqlbeat.model import (
     UpdateJob,
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.records import (
     ANY_VERSION,
     FIRST_ID,
@@ -38,12 +39,14 @@ from celery_sqlbeat.store.records import (
     DeadLetters,
     Guard,
     JobQuery,
+    OldKeys,
     OldNodes,
     OldRuns,
     Purged,
     Release,
     RunQuery,
 )
+from celery_sqlbeat.store.sql.claim_batch import without_mark
 from celery_sqlbeat.store.sql.engine import Conflict, Database, Part
 from celery_sqlbeat.store.sql.purge import Purger
 from celery_sqlbeat.store.sql.runs import delete_free, release
@@ -75,7 +78,7 @@ class Jobs(Part):
         else:
             block = "list_quarantined" if query.only_quarantined else "list_jobs"
             rows = self.database.read(block, after_name=query.after_name, **page)
-        return {row[1]: JobRecord._make(row) for row in rows}
+        return {row[1]: without_mark(JobRecord._make(row)) for row in rows}
 
     def counts(self, since_seconds: float = 0.0) -> JobCounts:
         """Return how many jobs there are of each kind, and attempts of the last seconds' slots."""
@@ -162,15 +165,18 @@ class Jobs(Part):
         """Add attempts, which wait for a beat; return their ids."""
         if not runs:
             return set()
+        again = [(run.letter.run_id,) for run in runs if run.letter is not None and run.letter.kind == ONE_OFF]
+        runs = [run for run in runs if run.letter is None or run.letter.kind != ONE_OFF]
         letters = [(run.letter.run_id,) for run in runs if run.letter is not None]
 
         def work(session: Session) -> set[str]:
             scope = {"namespace": self.namespace}
+            reopened = session.fetch("reopen_dead", again, **scope) if again else []
             left = {row[0] for row in session.fetch("leave_dead", letters, **scope)} if letters else set()
             rows = [_outbox_row(run) for run in runs if run.letter is None or run.letter.run_id in left]
             made = session.fetch("insert_outbox", rows, **scope) if rows else []
             session.fetch("bump_changes", **scope)
-            return {row[0] for row in made}
+            return {row[0] for row in (*made, *reopened)}
 
         try:
             return self.database.write(work)
@@ -191,11 +197,13 @@ class Jobs(Part):
         if query.only_dead:
             return self._runs("list_dead", after_id=FIRST_ID if after is None else after.run_id, page_size=size)
         before_id = LAST_ID if after is None else after.run_id
+        if query.one_offs:
+            return self._runs("list_one_offs", state=query.state or "", before_id=before_id, scan_size=size)
         if query.state is not None:
             return self._runs("list_runs_in", state=query.state, before_id=before_id, scan_size=size)
         return self._runs("list_runs", before_id=before_id, page_size=size)
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
         """Delete rows for good; those that the database refuses to delete are passed by."""
         return self._purger.purge(what)
 

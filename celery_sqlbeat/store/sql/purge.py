@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.store.records import DeadLetters, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import in_halves
 from celery_sqlbeat.store.sql.session import Row
@@ -32,7 +32,7 @@ class Purger:
         self._told: set[tuple[str, str]] = set()
         self._fence_floor: int | None = None
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
         """Delete rows, as `Store.purge` says."""
         if isinstance(what, DeadLetters):
             return self._write("purge_dead", [(run_id,) for run_id in what.run_ids])
@@ -40,6 +40,10 @@ class Purger:
             rows = self._purge_nodes(what.keep_seconds)
             self._purge_locks(what.keep_seconds)
             return Purged(rows)
+        if isinstance(what, OldKeys):
+            batch = what.limit or self._batch
+            purged = self._database.fetch("purge_keys", namespace=self._namespace, batch_size=batch)
+            return Purged(sum(row[0] for row in purged), limit=batch, rest=self._rest)
         return self._purge_runs(what)._replace(limit=what.limit or self._batch, rest=self._rest)
 
     def _purge_runs(self, what: OldRuns) -> Purged:

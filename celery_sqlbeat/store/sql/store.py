@@ -11,10 +11,11 @@ from celery_sqlbeat.store.sql.claims import Claims
 from celery_sqlbeat.store.sql.jobs import Jobs
 from celery_sqlbeat.store.sql.locks import Locks
 from celery_sqlbeat.store.sql.nodes import Nodes
+from celery_sqlbeat.store.sql.one_offs import OneOffs
 from celery_sqlbeat.store.sql.runs import Runs
 
 
-class SqlStore(Claims, Runs, Cancellations, Jobs, Nodes, Locks, Schedules):
+class SqlStore(Claims, Runs, Cancellations, Jobs, OneOffs, Nodes, Locks, Schedules):
     """One namespace of a SQL database."""
 
     def migrate(self, progress: Callable[[str], None] = lambda _: None) -> list[str]:

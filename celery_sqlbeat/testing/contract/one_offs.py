@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from celery_sqlbeat.model import Claim, Slot
+from celery_sqlbeat.model import CancelRun, Claim, DeleteJob, PauseJob, Slot
 from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease
 from celery_sqlbeat.model.one_offs import ONE_OFF, IdempotencyKey, OneOff, Submitted
 from celery_sqlbeat.store.protocol import OneOffStore, Store
-from celery_sqlbeat.store.records import JobQuery, OldKeys, OldRuns, RunQuery
+from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldKeys, OldRuns, RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.races import at_once, patiently
 from celery_sqlbeat.testing.world import DISPATCH, HOUR, LEASE, SECOND, World
@@ -167,6 +167,7 @@ class OneOffContract(Contract):
         assert (world.run(run_id).state, one_offs(world)) == ("success", [run_id])
         assert world.claim().claims == []
         assert world.letters() == []
+        assert world.store.unended_results(10, DAY) == []
 
     def test_what_was_fired_and_forgotten_may_begin_late(self, world: World) -> None:
         run_id = submitted(world)
@@ -367,6 +368,22 @@ class OneOffContract(Contract):
         claim = world.claim_one()
         assert claim.run_id == run_id
         assert world.finish(world.begin(claim))
+
+    def test_a_one_off_is_forgotten_with_its_dead_letter(self, world: World) -> None:
+        wanted = one_off(world)
+        submit(world, wanted)
+        world.finish(world.running(), DEAD)
+        assert world.store.purge(DeadLetters([wanted.run_id])).rows == 1
+        assert one_offs(world) == []
+        assert submit(world, wanted)[0].is_new
+        assert world.claim_one().slot.attempt == 1
+
+    def test_no_verb_of_jobs_touches_a_one_off(self, world: World) -> None:
+        run_id = submitted(world)
+        world.running()
+        for write in (PauseJob(run_id, "by hand"), DeleteJob(run_id), CancelRun(run_id, "by hand")):
+            assert world.store.write_jobs([write]).done == set()
+        assert world.run(run_id).state == "running"
 
     @pytest.mark.parametrize("is_claimed", [False, True])
     def test_after_a_recovery_no_fence_comes_again(self, world: World, is_claimed: bool) -> None:

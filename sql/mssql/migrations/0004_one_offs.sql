@@ -59,7 +59,7 @@ IF NOT EXISTS (
     SELECT 1 FROM sys.indexes
     WHERE object_id = OBJECT_ID(N'dbo.IdempotencyKeys') AND name = N'IdempotencyKeys_Ended'
 )
-    CREATE NONCLUSTERED INDEX IdempotencyKeys_Ended ON dbo.IdempotencyKeys (Namespace, ExpiresAt);
+    CREATE NONCLUSTERED INDEX IdempotencyKeys_Ended ON dbo.IdempotencyKeys (ExpiresAt, Namespace);
 GO
 
 -- A one-off goes with its history, whoever deletes that.

@@ -91,7 +91,7 @@ UPDATE dbo.Jobs SET
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
-WHERE Namespace = @namespace AND JobName = @job_name AND Version = @version
+WHERE Namespace = @namespace AND JobName = @job_name AND OneOff = 0 AND Version = @version
     AND (@fence = -1 OR Fence = @fence);
 
 SELECT Version FROM @changed;
@@ -116,7 +116,7 @@ SELECT
     j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, @now AS Now
 FROM dbo.Jobs AS j
 WHERE
-    j.Namespace = @namespace
+    j.Namespace = @namespace AND j.OneOff = 0
     AND j.JobName IN (
         SELECT p.job_name COLLATE Latin1_General_BIN2 FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
     )
@@ -140,7 +140,7 @@ SELECT TOP (@page_size)
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, @now AS Now
 FROM dbo.Jobs
-WHERE Namespace = @namespace AND JobName > @after_name
+WHERE Namespace = @namespace AND OneOff = 0 AND JobName > @after_name
 ORDER BY JobName;
 
 -- name: list_quarantined
@@ -161,7 +161,7 @@ SELECT TOP (@page_size)
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, @now AS Now
 FROM dbo.Jobs
-WHERE Namespace = @namespace AND Quarantine IS NOT NULL AND JobName > @after_name
+WHERE Namespace = @namespace AND OneOff = 0 AND Quarantine IS NOT NULL AND JobName > @after_name
 ORDER BY JobName;
 
 -- name: count_jobs
@@ -183,7 +183,7 @@ SELECT
     (SELECT COUNT_BIG(*) FROM dbo.JobRuns AS d WHERE d.Namespace = @namespace AND d.State = 'dlq') AS Dead,
     @now AS Now
 FROM dbo.Jobs
-WHERE Namespace = @namespace;
+WHERE Namespace = @namespace AND OneOff = 0;
 
 -- name: read_running
 -- parameters: page_size int, namespace text(100), since_seconds seconds
@@ -218,7 +218,7 @@ ORDER BY r.StartedAt;
 -- name: count_states
 -- parameters: since_seconds seconds, namespace text(100)
 -- returns: State text, Slots bigint
--- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+-- How many attempts of the jobs' slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
 DECLARE @since_seconds float(53) = ?, @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
@@ -227,7 +227,7 @@ FROM dbo.JobRuns
 WHERE ScheduledFor > DATEADD(
     MICROSECOND, ROUND(1000000 * (-@since_seconds - FLOOR(-@since_seconds)), 0),
     DATEADD(SECOND, FLOOR(-@since_seconds), @now)
-) AND Namespace = @namespace
+) AND ScheduledFor <= @now AND Namespace = @namespace AND Kind <> 'one_off'
 GROUP BY State;
 
 -- name: seal_job
@@ -255,7 +255,7 @@ DECLARE @changed TABLE (Version bigint NOT NULL);
 
 UPDATE dbo.Jobs SET Enabled = 0, DisabledReason = @reason, Version = Version + 1, UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
-WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 1 AND (@version = 0 OR Version = @version);
+WHERE Namespace = @namespace AND JobName = @job_name AND OneOff = 0 AND Enabled = 1 AND (@version = 0 OR Version = @version);
 
 SELECT Version FROM @changed;
 
@@ -277,7 +277,7 @@ UPDATE dbo.Jobs SET
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Version INTO @changed (Version)
-WHERE Namespace = @namespace AND JobName = @job_name AND Enabled = 0 AND Version = @version
+WHERE Namespace = @namespace AND JobName = @job_name AND OneOff = 0 AND Enabled = 0 AND Version = @version
     AND (@fence = -1 OR Fence = @fence);
 
 SELECT Version FROM @changed;
@@ -356,7 +356,7 @@ UPDATE dbo.Jobs SET
     Version = Version + 1,
     UpdatedAt = @now
 OUTPUT inserted.Id INTO @changed (Id)
-WHERE Namespace = @namespace AND JobName = @job_name AND (@version = 0 OR Version = @version);
+WHERE Namespace = @namespace AND JobName = @job_name AND OneOff = 0 AND (@version = 0 OR Version = @version);
 
 SELECT Id FROM @changed;
 
@@ -493,7 +493,7 @@ DECLARE @namespace nvarchar(100) = ?, @job_name nvarchar(200) = ?;
 
 SELECT Id, RunId, ClaimId, Fence
 FROM dbo.Jobs
-WHERE Namespace = @namespace AND JobName = @job_name AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+WHERE Namespace = @namespace AND JobName = @job_name AND OneOff = 0 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: read_held
 -- parameters: namespace text(100), job_name text(200)

@@ -281,9 +281,11 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- name: reopen_runs
 -- parameters: beat text(200)
 -- rows: run_id id, claim_id id, delay_seconds seconds, lease_seconds seconds, max_retries int, exclusive flag,
---   max_runtime seconds, max_parallel int
--- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+--   max_runtime seconds, max_parallel int, attempt int, failures int, lost_leases int
+-- Takes up attempts that were given back or not begun, and one-offs that are tried again: the run id stays, the claim and
+-- the fence are new. The results of earlier attempts need no end where they have the same id.
 DECLARE @beat nvarchar(200) = ?, @rows nvarchar(max) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 UPDATE r
 SET
@@ -306,6 +308,13 @@ SET
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     MaxParallel = p.max_parallel,
+    Attempt = p.attempt,
+    Failures = p.failures,
+    LostLeases = p.lost_leases,
+    FinishedAt = NULL,
+    ResultsEndedAt = CASE WHEN r.Kind = 'one_off' THEN @now ELSE r.ResultsEndedAt END,
+    Error = NULL,
+    Traceback = NULL,
     DueAt = NULL
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
@@ -315,7 +324,10 @@ FROM OPENJSON(@rows) WITH (
     max_retries int '$[4]',
     exclusive bit '$[5]',
     max_runtime float(53) '$[6]',
-    max_parallel int '$[7]'
+    max_parallel int '$[7]',
+    attempt int '$[8]',
+    failures int '$[9]',
+    lost_leases int '$[10]'
 ) AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 INNER JOIN dbo.Jobs AS j ON j.Id = r.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id

@@ -69,7 +69,8 @@ DECLARE @released TABLE (
     RetryAt datetime2(6) NULL,
     NextRunTime datetime2(6) NULL,
     PlannedAt datetime2(6) NULL,
-    DeleteRequested bit NOT NULL
+    DeleteRequested bit NOT NULL,
+    OneOff bit NOT NULL
 );
 
 INSERT INTO @ending (JobId, RunId, ClaimId, Fence, StartedRetry, State, Exclusive, Advances, SeenNextRunTime, RetrySeconds, NextSlot)
@@ -166,8 +167,9 @@ SET
             THEN N'finished'
         ELSE j.DisabledReason
     END
-OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested
-INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested)
+OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested,
+    inserted.OneOff
+INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested, OneOff)
 FROM @ending AS e
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
@@ -188,6 +190,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     Id,
     CASE
+        -- Whoever waits for a one-off finds it by its instant.
+        WHEN OneOff = 1 THEN 0
         WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > @now AND DeleteRequested = 0 THEN 0
         ELSE 1
     END AS Unforeseen
@@ -199,7 +203,8 @@ FROM @released;
 --   reason text(400), retry_seconds seconds, failures int, lost_leases int, error text, traceback text
 -- returns: RunId id, Doomed int
 -- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
--- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; or it is a one-off that waits
+-- in the outbox. The beats must be told.
 DECLARE @only_unstarted bit = ?, @only_ended bit = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @cutoff datetime2(6) = @now;
@@ -207,7 +212,7 @@ DECLARE @closed TABLE (
     RunId uniqueidentifier NOT NULL,
     JobId uniqueidentifier NOT NULL,
     Exclusive bit NOT NULL,
-    Doomed bit NOT NULL DEFAULT 0
+    Doomed bit NOT NULL
 );
 
 UPDATE r
@@ -237,7 +242,10 @@ SET
     LeaseEndsAt = NULL,
     Error = p.error,
     Traceback = p.traceback
-OUTPUT inserted.RunId, inserted.JobId, inserted.Exclusive INTO @closed (RunId, JobId, Exclusive)
+OUTPUT
+    inserted.RunId, inserted.JobId, inserted.Exclusive,
+    CASE WHEN inserted.Kind = 'one_off' AND inserted.DueAt IS NOT NULL THEN 1 ELSE 0 END
+INTO @closed (RunId, JobId, Exclusive, Doomed)
 FROM OPENJSON(@rows) WITH (
     run_id uniqueidentifier '$[0]',
     claim_id uniqueidentifier '$[1]',
@@ -316,13 +324,14 @@ DECLARE @released TABLE (
     RetryAt datetime2(6) NULL,
     NextRunTime datetime2(6) NULL,
     PlannedAt datetime2(6) NULL,
-    DeleteRequested bit NOT NULL
+    DeleteRequested bit NOT NULL,
+    OneOff bit NOT NULL
 );
 DECLARE @closed TABLE (
     RunId uniqueidentifier NOT NULL,
     JobId uniqueidentifier NOT NULL,
     Exclusive bit NOT NULL,
-    Doomed bit NOT NULL DEFAULT 0
+    Doomed bit NOT NULL
 );
 
 BEGIN TRANSACTION;
@@ -427,8 +436,9 @@ SET
             THEN N'finished'
         ELSE j.DisabledReason
     END
-OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested
-INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested)
+OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested,
+    inserted.OneOff
+INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested, OneOff)
 FROM @ending AS e
 INNER JOIN dbo.Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
@@ -473,7 +483,10 @@ SET
     LeaseEndsAt = NULL,
     Error = p.error,
     Traceback = p.traceback
-OUTPUT inserted.RunId, inserted.JobId, inserted.Exclusive INTO @closed (RunId, JobId, Exclusive)
+OUTPUT
+    inserted.RunId, inserted.JobId, inserted.Exclusive,
+    CASE WHEN inserted.Kind = 'one_off' AND inserted.DueAt IS NOT NULL THEN 1 ELSE 0 END
+INTO @closed (RunId, JobId, Exclusive, Doomed)
 FROM (
     SELECT
         g.run_id, g.claim_id, g.fence, g.started_retry, g.state, g.via, g.reason, g.retry_seconds, g.failures,
@@ -532,6 +545,8 @@ IF
             SELECT
                 Id,
                 CASE
+                    -- Whoever waits for a one-off finds it by its instant.
+                    WHEN OneOff = 1 THEN 0
                     WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > @now AND DeleteRequested = 0 THEN 0
                     ELSE 1
                 END AS Unforeseen

@@ -14,14 +14,34 @@ SELECT StoreId, Epoch FROM dbo.StoreInfo;
 
 -- name: read_changes
 -- parameters: namespace text(100)
--- returns: Now instant, Counter bigint
--- Always one row: a counter of zero says that nothing was ever changed through this package.
+-- returns: Now instant, Counter bigint, DueAt instant, NextDueAt instant, EndsAt instant
+-- READUNCOMMITTED as in read_next.
 DECLARE @namespace nvarchar(100) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT
     @now AS Now,
-    coalesce((SELECT c.Counter FROM dbo.Changes AS c WHERE c.Namespace = @namespace), 0) AS Counter;
+    COALESCE((SELECT c.Counter FROM dbo.Changes AS c WHERE c.Namespace = @namespace), 0) AS Counter,
+    (
+        SELECT TOP (1) o.RetryAt
+        FROM dbo.Jobs AS o WITH (INDEX (Jobs_OneOffs), READUNCOMMITTED)
+        WHERE
+            o.Namespace = @namespace AND o.OneOff = 1 AND o.Enabled = 1 AND o.LockedBy IS NULL AND o.Quarantine IS NULL
+        ORDER BY o.RetryAt
+    ) AS DueAt,
+    (
+        SELECT TOP (1) d.DueAt
+        FROM dbo.Jobs AS d WITH (INDEX (Jobs_Due), READUNCOMMITTED)
+        WHERE
+            d.Namespace = @namespace AND d.Enabled = 1 AND d.LockedBy IS NULL AND d.Quarantine IS NULL
+            AND d.DueAt > @now
+        ORDER BY d.DueAt
+    ) AS NextDueAt,
+    (
+        SELECT MIN(CASE WHEN l.OneOff = 1 OR l.LeaseEndsAt > @now THEN l.LeaseEndsAt END)
+        FROM dbo.Jobs AS l WITH (INDEX (Jobs_Leased), READUNCOMMITTED)
+        WHERE l.Namespace = @namespace AND l.LockedBy IS NOT NULL
+    ) AS EndsAt;
 
 -- name: bump_changes
 -- parameters: namespace text(100)

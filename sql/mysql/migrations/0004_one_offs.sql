@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS IdempotencyKeys (
     CreatedAt datetime(6) NOT NULL,
     ExpiresAt datetime(6) NOT NULL,
     PRIMARY KEY (Namespace, KeyText),
-    INDEX IdempotencyKeys_Ended (Namespace, ExpiresAt)
+    INDEX IdempotencyKeys_Ended (ExpiresAt, Namespace)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;
 
 -- A one-off goes with its history, whoever deletes that.

@@ -72,7 +72,7 @@ SET @now = utc_timestamp(6);
 SELECT max(Enabled)
 INTO @was_enabled
 FROM Jobs
-WHERE Namespace = %(namespace)s AND JobName = %(job_name)s
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0
 FOR UPDATE;
 
 UPDATE Jobs SET
@@ -99,7 +99,7 @@ UPDATE Jobs SET
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = CAST(@now AS datetime(6))
-WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND Version = %(version)s
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0 AND Version = %(version)s
     AND (%(fence)s = -1 OR Fence = %(fence)s);
 
 SELECT Version FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND row_count() > 0;
@@ -121,7 +121,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, CAST(@now AS datetime(6)) AS Now
 FROM Jobs
-WHERE Namespace = %(namespace)s AND JobName IN (SELECT p.job_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (job_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p);
+WHERE Namespace = %(namespace)s AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (job_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p);
 
 -- name: list_jobs
 -- parameters: namespace text(100), after_name text(200), page_size int
@@ -138,8 +138,8 @@ SELECT
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, CAST(@now AS datetime(6)) AS Now
-FROM Jobs
-WHERE Namespace = %(namespace)s AND JobName > %(after_name)s
+FROM Jobs FORCE INDEX (Jobs_Listed)
+WHERE Namespace = %(namespace)s AND OneOff = 0 AND JobName > %(after_name)s
 ORDER BY JobName
 LIMIT %(page_size)s;
 
@@ -159,7 +159,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, CAST(@now AS datetime(6)) AS Now
 FROM Jobs
-WHERE Namespace = %(namespace)s AND Quarantine IS NOT NULL AND JobName > %(after_name)s
+WHERE Namespace = %(namespace)s AND OneOff = 0 AND Quarantine IS NOT NULL AND JobName > %(after_name)s
 ORDER BY JobName
 LIMIT %(page_size)s;
 
@@ -179,8 +179,8 @@ SELECT
     min(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= CAST(@now AS datetime(6)) THEN coalesce(RetryAt, NextRunTime) END) AS DueAt,
     (SELECT count(*) FROM JobRuns AS d WHERE d.Namespace = %(namespace)s AND d.State = 'dlq') AS Dead,
     CAST(@now AS datetime(6)) AS Now
-FROM Jobs
-WHERE Namespace = %(namespace)s;
+FROM Jobs FORCE INDEX (Jobs_Listed)
+WHERE Namespace = %(namespace)s AND OneOff = 0;
 
 -- name: read_running
 -- parameters: namespace text(100), since_seconds seconds, page_size int
@@ -211,11 +211,11 @@ LIMIT %(page_size)s;
 -- name: count_states
 -- parameters: since_seconds seconds, namespace text(100)
 -- returns: State text, Slots bigint
--- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+-- How many attempts of the jobs' slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
 SET @now = utc_timestamp(6);
 SELECT State, sum(SlotCount) AS Slots
 FROM JobRuns
-WHERE ScheduledFor > CAST(@now AS datetime(6)) - INTERVAL %(since_seconds)s SECOND AND Namespace = %(namespace)s
+WHERE ScheduledFor > CAST(@now AS datetime(6)) - INTERVAL %(since_seconds)s SECOND AND ScheduledFor <= CAST(@now AS datetime(6)) AND Namespace = %(namespace)s AND Kind <> 'one_off'
 GROUP BY State;
 
 -- name: seal_job
@@ -234,7 +234,7 @@ SELECT Version FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_nam
 -- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
 SET @now = utc_timestamp(6);
 UPDATE Jobs SET Enabled = 0, DisabledReason = %(reason)s, Version = Version + 1, UpdatedAt = CAST(@now AS datetime(6))
-WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND Enabled = 1 AND (%(version)s = 0 OR Version = %(version)s);
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0 AND Enabled = 1 AND (%(version)s = 0 OR Version = %(version)s);
 
 SELECT Version FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND row_count() > 0;
 
@@ -251,7 +251,7 @@ UPDATE Jobs SET
     NextRunTime = %(next_run_time)s,
     Version = Version + 1,
     UpdatedAt = CAST(@now AS datetime(6))
-WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND Enabled = 0 AND Version = %(version)s
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0 AND Enabled = 0 AND Version = %(version)s
     AND (%(fence)s = -1 OR Fence = %(fence)s);
 
 SELECT Version FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND row_count() > 0;
@@ -335,7 +335,7 @@ UPDATE Jobs SET
     DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = CAST(@now AS datetime(6))
-WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND (%(version)s = 0 OR Version = %(version)s);
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0 AND (%(version)s = 0 OR Version = %(version)s);
 
 SELECT Id FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND row_count() > 0;
 
@@ -440,7 +440,7 @@ WHERE Namespace = %(namespace)s AND RunId IN (SELECT p.run_id FROM JSON_TABLE(@r
 -- Zero rows: the job is not held by any run.
 SELECT Id, RunId, ClaimId, Fence
 FROM Jobs
-WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: read_held
 -- parameters: namespace text(100), job_name text(200)

@@ -234,9 +234,10 @@ LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
 -- name: reopen_runs
 -- parameters: beat text(200)
 -- rows: run_id id, claim_id id, delay_seconds seconds, lease_seconds seconds, max_retries int, exclusive flag,
---   max_runtime seconds, max_parallel int
--- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
-SET @rows = %(rows)s;
+--   max_runtime seconds, max_parallel int, attempt int, failures int, lost_leases int
+-- Takes up attempts that were given back or not begun, and one-offs that are tried again: the run id stays, the claim and
+-- the fence are new. The results of earlier attempts need no end where they have the same id.
+SET @now = utc_timestamp(6), @rows = %(rows)s;
 UPDATE JSON_TABLE(
     @rows, '$[*]' COLUMNS (
         run_id char(36) PATH '$[0]' ERROR ON ERROR,
@@ -246,7 +247,10 @@ UPDATE JSON_TABLE(
         max_retries integer PATH '$[4]' ERROR ON ERROR,
         exclusive smallint PATH '$[5]' ERROR ON ERROR,
         max_runtime double PATH '$[6]' ERROR ON ERROR,
-        max_parallel integer PATH '$[7]' ERROR ON ERROR
+        max_parallel integer PATH '$[7]' ERROR ON ERROR,
+        attempt integer PATH '$[8]' ERROR ON ERROR,
+        failures integer PATH '$[9]' ERROR ON ERROR,
+        lost_leases integer PATH '$[10]' ERROR ON ERROR
     )
 ) AS p
 STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
@@ -271,6 +275,13 @@ SET
     r.MaxRuntimeSeconds = p.max_runtime,
     r.Exclusive = p.exclusive,
     r.MaxParallel = p.max_parallel,
+    r.Attempt = p.attempt,
+    r.Failures = p.failures,
+    r.LostLeases = p.lost_leases,
+    r.FinishedAt = NULL,
+    r.ResultsEndedAt = CASE WHEN r.Kind = 'one_off' THEN CAST(@now AS datetime(6)) ELSE r.ResultsEndedAt END,
+    r.Error = NULL,
+    r.Traceback = NULL,
     r.DueAt = NULL;
 
 -- name: note_check_ins

@@ -314,6 +314,6 @@ SELECT
     RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, CAST(@now AS datetime(6)) AS Now
 FROM Jobs
-WHERE Namespace = %(namespace)s AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (task_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p)
+WHERE Namespace = %(namespace)s AND OneOff = 0 AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (task_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p)
 ORDER BY JobName
 LIMIT %(page_size)s;

@@ -196,6 +196,8 @@ SET
 SELECT
     j.Id,
     CASE
+        -- Whoever waits for a one-off finds it by its instant.
+        WHEN j.OneOff = 1 THEN 0
         WHEN j.RetryAt IS NULL AND j.NextRunTime = j.PlannedAt AND j.NextRunTime > CAST(@now AS datetime(6)) AND j.DeleteRequested = 0 THEN 0
         ELSE 1
     END AS Unforeseen
@@ -208,7 +210,8 @@ STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = w.Id;
 --   reason text(400), retry_seconds seconds, failures int, lost_leases int, error text, traceback text
 -- returns: RunId id, Doomed int
 -- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
--- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; or it is a one-off that waits
+-- in the outbox. The beats must be told.
 SET @now = utc_timestamp(6), @rows = %(rows)s;
 SELECT
     json_arrayagg(
@@ -295,6 +298,7 @@ SET
 SELECT
     r.RunId,
     CASE
+        WHEN r.Kind = 'one_off' AND r.DueAt IS NOT NULL THEN 1
         WHEN r.Exclusive = 0 AND (SELECT d.DeleteRequested FROM Jobs AS d WHERE d.Id = r.JobId) = 1 THEN 1
         ELSE 0
     END AS Doomed

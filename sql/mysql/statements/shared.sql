@@ -13,12 +13,32 @@ SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
 -- parameters: namespace text(100)
--- returns: Now instant, Counter bigint
--- Always one row: a counter of zero says that nothing was ever changed through this package.
+-- returns: Now instant, Counter bigint, DueAt instant, NextDueAt instant, EndsAt instant
+-- Always one row: a counter of zero says that nothing was ever changed through this package. What
+-- it does not count: when the first one-off is due or its lease ends, or did; and of the others, when the next one will.
 SET @now = utc_timestamp(6);
 SELECT
     CAST(@now AS datetime(6)) AS Now,
-    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = %(namespace)s), 0) AS Counter;
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = %(namespace)s), 0) AS Counter,
+    (
+        SELECT o.OneOffAt
+        FROM Jobs AS o FORCE INDEX (Jobs_OneOffs)
+        WHERE o.Namespace = %(namespace)s AND o.OneOffAt IS NOT NULL
+        ORDER BY o.OneOffAt
+        LIMIT 1
+    ) AS DueAt,
+    (
+        SELECT d.ClaimableAt
+        FROM Jobs AS d FORCE INDEX (Jobs_Due)
+        WHERE d.Namespace = %(namespace)s AND d.ClaimableAt > CAST(@now AS datetime(6))
+        ORDER BY d.ClaimableAt
+        LIMIT 1
+    ) AS NextDueAt,
+    (
+        SELECT min(CASE WHEN l.OneOff = 1 OR l.LeaseEndsAt > CAST(@now AS datetime(6)) THEN l.LeaseEndsAt END)
+        FROM Jobs AS l FORCE INDEX (Jobs_Leased)
+        WHERE l.Namespace = %(namespace)s AND l.Leased = 1
+    ) AS EndsAt;
 
 -- name: bump_changes
 -- parameters: namespace text(100)

@@ -32,7 +32,7 @@ CREATE TABLE IdempotencyKeys (
     PRIMARY KEY (Namespace, KeyText)
 );
 
-CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (ExpiresAt, Namespace);
 
 -- As in 0002, but for one-offs: no later row has their name, so nobody needs to know their last fence.
 DO $$

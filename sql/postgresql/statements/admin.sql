@@ -61,7 +61,7 @@ UPDATE Jobs SET
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = statement_timestamp()
-WHERE Namespace = $14 AND JobName = $15 AND Version = $16
+WHERE Namespace = $14 AND JobName = $15 AND OneOff = 0 AND Version = $16
     AND ($17 = -1 OR Fence = $17)
 RETURNING Version;
 
@@ -83,7 +83,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, statement_timestamp() AS Now
 FROM Jobs
-WHERE Namespace = $2 AND JobName IN (SELECT p.job_name FROM p);
+WHERE Namespace = $2 AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: list_jobs
 -- parameters: $1 namespace text(100), $2 after_name text(200), $3 page_size int
@@ -100,7 +100,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, statement_timestamp() AS Now
 FROM Jobs
-WHERE Namespace = $1 AND JobName > $2
+WHERE Namespace = $1 AND OneOff = 0 AND JobName > $2
 ORDER BY JobName
 LIMIT $3;
 
@@ -119,7 +119,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, statement_timestamp() AS Now
 FROM Jobs
-WHERE Namespace = $1 AND Quarantine IS NOT NULL AND JobName > $2
+WHERE Namespace = $1 AND OneOff = 0 AND Quarantine IS NOT NULL AND JobName > $2
 ORDER BY JobName
 LIMIT $3;
 
@@ -139,7 +139,7 @@ SELECT
     (SELECT count(*) FROM JobRuns AS d WHERE d.Namespace = $1 AND d.State = 'dlq') AS Dead,
     statement_timestamp() AS Now
 FROM Jobs
-WHERE Namespace = $1;
+WHERE Namespace = $1 AND OneOff = 0;
 
 -- name: read_running
 -- parameters: $1 namespace text(100), $2 since_seconds seconds, $3 page_size int
@@ -169,10 +169,10 @@ LIMIT $3;
 -- name: count_states
 -- parameters: $1 since_seconds seconds, $2 namespace text(100)
 -- returns: State text, Slots bigint
--- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+-- How many attempts of the jobs' slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
 SELECT State, sum(SlotCount)::bigint AS Slots
 FROM JobRuns
-WHERE ScheduledFor > statement_timestamp() - $1 * interval '1 second' AND Namespace = $2
+WHERE ScheduledFor > statement_timestamp() - $1 * interval '1 second' AND ScheduledFor <= statement_timestamp() AND Namespace = $2 AND Kind <> 'one_off'
 GROUP BY State;
 
 -- name: seal_job
@@ -188,7 +188,7 @@ RETURNING Version;
 -- returns: Version bigint
 -- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
 UPDATE Jobs SET Enabled = 0, DisabledReason = $1, Version = Version + 1, UpdatedAt = statement_timestamp()
-WHERE Namespace = $2 AND JobName = $3 AND Enabled = 1 AND ($4 = 0 OR Version = $4)
+WHERE Namespace = $2 AND JobName = $3 AND OneOff = 0 AND Enabled = 1 AND ($4 = 0 OR Version = $4)
 RETURNING Version;
 
 -- name: resume_job
@@ -203,7 +203,7 @@ UPDATE Jobs SET
     NextRunTime = $2,
     Version = Version + 1,
     UpdatedAt = statement_timestamp()
-WHERE Namespace = $3 AND JobName = $4 AND Enabled = 0 AND Version = $5
+WHERE Namespace = $3 AND JobName = $4 AND OneOff = 0 AND Enabled = 0 AND Version = $5
     AND ($6 = -1 OR Fence = $6)
 RETURNING Version;
 
@@ -260,7 +260,7 @@ UPDATE Jobs SET
     DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = statement_timestamp()
-WHERE Namespace = $1 AND JobName = $2 AND ($3 = 0 OR Version = $3)
+WHERE Namespace = $1 AND JobName = $2 AND OneOff = 0 AND ($3 = 0 OR Version = $3)
 RETURNING Id;
 
 -- name: list_runs
@@ -367,7 +367,7 @@ WHERE Namespace = $2 AND RunId IN (SELECT p.run_id FROM p);
 -- Zero rows: the job is not held by any run.
 SELECT Id, RunId, ClaimId, Fence
 FROM Jobs
-WHERE Namespace = $1 AND JobName = $2 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+WHERE Namespace = $1 AND JobName = $2 AND OneOff = 0 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: read_held
 -- parameters: $1 namespace text(100), $2 job_name text(200)

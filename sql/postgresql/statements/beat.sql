@@ -191,14 +191,18 @@ INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.job_id]) AND j.RunId = p.run_id AND j
 LEFT JOIN JobRuns AS b ON b.RunId = ANY(ARRAY[p.continues]);
 
 -- name: reopen_runs
--- parameters: $9 beat text(200)
+-- parameters: $12 beat text(200)
 -- rows: $1 run_id id, $2 claim_id id, $3 delay_seconds seconds, $4 lease_seconds seconds, $5 max_retries int,
---   $6 exclusive flag, $7 max_runtime seconds, $8 max_parallel int
--- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+--   $6 exclusive flag, $7 max_runtime seconds, $8 max_parallel int, $9 attempt int, $10 failures int,
+--   $11 lost_leases int
+-- Takes up attempts that were given back or not begun, and one-offs that are tried again: the run id stays, the claim and
+-- the fence are new. The results of earlier attempts need no end where they have the same id.
 WITH p (
-    run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel
+    run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel, attempt,
+    failures, lost_leases
 ) AS (SELECT * FROM unnest(
-    $1::uuid[], $2::uuid[], $3::float8[], $4::float8[], $5::integer[], $6::smallint[], $7::float8[], $8::integer[]
+    $1::uuid[], $2::uuid[], $3::float8[], $4::float8[], $5::integer[], $6::smallint[], $7::float8[], $8::integer[],
+    $9::integer[], $10::integer[], $11::integer[]
 ))
 
 UPDATE JobRuns SET
@@ -207,7 +211,7 @@ UPDATE JobRuns SET
     Reason = NULL,
     Fence = j.Fence,
     ClaimId = p.claim_id,
-    ClaimedBy = $9,
+    ClaimedBy = $12,
     ClaimedAt = j.ClaimedAt,
     PublishedAt = NULL,
     StartedBy = NULL,
@@ -221,6 +225,13 @@ UPDATE JobRuns SET
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     MaxParallel = p.max_parallel,
+    Attempt = p.attempt,
+    Failures = p.failures,
+    LostLeases = p.lost_leases,
+    FinishedAt = NULL,
+    ResultsEndedAt = CASE WHEN JobRuns.Kind = 'one_off' THEN statement_timestamp() ELSE JobRuns.ResultsEndedAt END,
+    Error = NULL,
+    Traceback = NULL,
     DueAt = NULL
 FROM p, Jobs AS j
 WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND j.Id = ANY(ARRAY[JobRuns.JobId]) AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;

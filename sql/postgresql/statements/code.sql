@@ -245,6 +245,6 @@ SELECT
     RunId, Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, statement_timestamp() AS Now
 FROM Jobs
-WHERE Namespace = $2 AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
+WHERE Namespace = $2 AND OneOff = 0 AND Enabled = 1 AND TaskName IN (SELECT p.task_name FROM p)
 ORDER BY JobName
 LIMIT $3;

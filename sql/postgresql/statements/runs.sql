@@ -119,6 +119,8 @@ released AS (
     RETURNING
         Jobs.Id,
         CASE
+            -- Whoever waits for a one-off finds it by its instant.
+            WHEN Jobs.OneOff = 1 THEN 0
             WHEN
                 Jobs.RetryAt IS NULL AND Jobs.NextRunTime = Jobs.PlannedAt AND Jobs.NextRunTime > statement_timestamp()
                 AND Jobs.DeleteRequested = 0
@@ -186,6 +188,7 @@ closed AS (
     RETURNING
         JobRuns.RunId,
         CASE
+            WHEN JobRuns.Kind = 'one_off' AND JobRuns.DueAt IS NOT NULL THEN 1
             WHEN
                 JobRuns.Exclusive = 0
                 AND (SELECT d.DeleteRequested FROM Jobs AS d WHERE d.Id = ANY(ARRAY[JobRuns.JobId])) = 1
@@ -323,6 +326,8 @@ released AS (
     RETURNING
         Jobs.Id,
         CASE
+            -- Whoever waits for a one-off finds it by its instant.
+            WHEN Jobs.OneOff = 1 THEN 0
             WHEN
                 Jobs.RetryAt IS NULL AND Jobs.NextRunTime = Jobs.PlannedAt AND Jobs.NextRunTime > statement_timestamp()
                 AND Jobs.DeleteRequested = 0
@@ -390,6 +395,7 @@ closed AS (
     RETURNING
         JobRuns.RunId,
         CASE
+            WHEN JobRuns.Kind = 'one_off' AND JobRuns.DueAt IS NOT NULL THEN 1
             WHEN
                 JobRuns.Exclusive = 0
                 AND (SELECT d.DeleteRequested FROM Jobs AS d WHERE d.Id = ANY(ARRAY[JobRuns.JobId])) = 1

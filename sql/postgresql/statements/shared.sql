@@ -12,11 +12,33 @@ SELECT StoreId, Epoch FROM StoreInfo;
 
 -- name: read_changes
 -- parameters: $1 namespace text(100)
--- returns: Now instant, Counter bigint
--- Always one row: a counter of zero says that nothing was ever changed through this package.
+-- returns: Now instant, Counter bigint, DueAt instant, NextDueAt instant, EndsAt instant
+-- Always one row: a counter of zero says that nothing was ever changed through this package. What
+-- it does not count: when the first one-off is due or its lease ends, or did; and of the others, when the next one will.
 SELECT
     statement_timestamp() AS Now,
-    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = $1), 0) AS Counter;
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = $1), 0) AS Counter,
+    (
+        SELECT o.RetryAt
+        FROM Jobs AS o
+        WHERE o.Namespace = $1 AND o.OneOff = 1 AND o.Enabled = 1 AND o.Leased = 0 AND o.Quarantine IS NULL
+        ORDER BY o.RetryAt
+        LIMIT 1
+    ) AS DueAt,
+    (
+        SELECT coalesce(d.RetryAt, d.NextRunTime)
+        FROM Jobs AS d
+        WHERE
+            d.Namespace = $1 AND d.Enabled = 1 AND d.Leased = 0 AND d.LockedBy IS NULL AND d.Quarantine IS NULL
+            AND coalesce(d.RetryAt, d.NextRunTime) > statement_timestamp()
+        ORDER BY coalesce(d.RetryAt, d.NextRunTime)
+        LIMIT 1
+    ) AS NextDueAt,
+    (
+        SELECT min(CASE WHEN l.OneOff = 1 OR l.LeaseEndsAt > statement_timestamp() THEN l.LeaseEndsAt END)
+        FROM Jobs AS l
+        WHERE l.Namespace = $1 AND l.Leased = 1
+    ) AS EndsAt;
 
 -- name: bump_changes
 -- parameters: $1 namespace text(100)

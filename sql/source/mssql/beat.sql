@@ -180,6 +180,13 @@ SET
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     MaxParallel = p.max_parallel,
+    Attempt = p.attempt,
+    Failures = p.failures,
+    LostLeases = p.lost_leases,
+    FinishedAt = NULL,
+    ResultsEndedAt = CASE WHEN r.Kind = 'one_off' THEN :now ELSE r.ResultsEndedAt END,
+    Error = NULL,
+    Traceback = NULL,
     DueAt = NULL
 FROM p
 INNER JOIN JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id

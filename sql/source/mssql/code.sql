@@ -139,7 +139,7 @@ SELECT TOP (:page_size)
     j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, :now AS Now
 FROM Jobs AS j
 WHERE
-    j.Namespace = :namespace AND j.Enabled = 1
+    j.Namespace = :namespace AND j.OneOff = 0 AND j.Enabled = 1
     AND EXISTS (
         SELECT 1
         FROM p

@@ -38,7 +38,8 @@ DECLARE @released TABLE (
     RetryAt datetime2(6) NULL,
     NextRunTime datetime2(6) NULL,
     PlannedAt datetime2(6) NULL,
-    DeleteRequested bit NOT NULL
+    DeleteRequested bit NOT NULL,
+    OneOff bit NOT NULL
 );
 
 -- part: release_jobs
@@ -125,8 +126,9 @@ SET
             THEN N'finished'
         ELSE j.DisabledReason
     END
-OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested
-INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested)
+OUTPUT inserted.Id, inserted.RetryAt, inserted.NextRunTime, inserted.PlannedAt, inserted.DeleteRequested,
+    inserted.OneOff
+INTO @released (Id, RetryAt, NextRunTime, PlannedAt, DeleteRequested, OneOff)
 FROM @ending AS e
 INNER JOIN Jobs AS j WITH (ROWLOCK) ON j.Id = e.JobId
 WHERE
@@ -148,6 +150,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     Id,
     CASE
+        -- Whoever waits for a one-off finds it by its instant.
+        WHEN OneOff = 1 THEN 0
         WHEN RetryAt IS NULL AND NextRunTime = PlannedAt AND NextRunTime > :now AND DeleteRequested = 0 THEN 0
         ELSE 1
     END AS Unforeseen
@@ -158,7 +162,7 @@ DECLARE @closed TABLE (
     RunId uniqueidentifier NOT NULL,
     JobId uniqueidentifier NOT NULL,
     Exclusive bit NOT NULL,
-    Doomed bit NOT NULL DEFAULT 0
+    Doomed bit NOT NULL
 );
 
 -- part: close_runs
@@ -186,7 +190,10 @@ SET
     LeaseEndsAt = NULL,
     Error = p.error,
     Traceback = p.traceback
-OUTPUT inserted.RunId, inserted.JobId, inserted.Exclusive INTO @closed (RunId, JobId, Exclusive)
+OUTPUT
+    inserted.RunId, inserted.JobId, inserted.Exclusive,
+    CASE WHEN inserted.Kind = 'one_off' AND inserted.DueAt IS NOT NULL THEN 1 ELSE 0 END
+INTO @closed (RunId, JobId, Exclusive, Doomed)
 
 -- part: closing_runs
 INNER JOIN JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
@@ -238,7 +245,8 @@ OPTION (LOOP JOIN);
 --   error, traceback
 -- returns: RunId, Doomed
 -- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
--- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; or it is a one-off that waits
+-- in the outbox. The beats must be told.
 DECLARE @cutoff datetime2(6) = :now;
 -- include: closed_table
 

@@ -1,3 +1,29 @@
+-- name: read_changes
+-- READUNCOMMITTED as in read_next.
+SELECT
+    :now AS Now,
+    COALESCE((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = :namespace), 0) AS Counter,
+    (
+        SELECT TOP (1) o.RetryAt
+        FROM Jobs AS o WITH (INDEX (Jobs_OneOffs), READUNCOMMITTED)
+        WHERE
+            o.Namespace = :namespace AND o.OneOff = 1 AND o.Enabled = 1 AND o.LockedBy IS NULL AND o.Quarantine IS NULL
+        ORDER BY o.RetryAt
+    ) AS DueAt,
+    (
+        SELECT TOP (1) d.DueAt
+        FROM Jobs AS d WITH (INDEX (Jobs_Due), READUNCOMMITTED)
+        WHERE
+            d.Namespace = :namespace AND d.Enabled = 1 AND d.LockedBy IS NULL AND d.Quarantine IS NULL
+            AND d.DueAt > :now
+        ORDER BY d.DueAt
+    ) AS NextDueAt,
+    (
+        SELECT MIN(CASE WHEN l.OneOff = 1 OR l.LeaseEndsAt > :now THEN l.LeaseEndsAt END)
+        FROM Jobs AS l WITH (INDEX (Jobs_Leased), READUNCOMMITTED)
+        WHERE l.Namespace = :namespace AND l.LockedBy IS NOT NULL
+    ) AS EndsAt;
+
 -- part: bump_changes
 BEGIN TRANSACTION;
 

@@ -28,7 +28,7 @@ WHERE j.Id LIKE concat(@batch, '%');
 SELECT max(Enabled)
 INTO @was_enabled
 FROM Jobs
-WHERE Namespace = :namespace AND JobName = :job_name
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0
 FOR UPDATE;
 
 UPDATE Jobs SET
@@ -55,7 +55,7 @@ UPDATE Jobs SET
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND Version = :version
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND Version = :version
     AND (:fence = -1 OR Fence = :fence);
 
 SELECT Version FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AND row_count() > 0;
@@ -68,7 +68,7 @@ SELECT Version FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AN
 
 -- name: pause_job
 UPDATE Jobs SET Enabled = 0, DisabledReason = :reason, Version = Version + 1, UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 1 AND (:version = 0 OR Version = :version);
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND Enabled = 1 AND (:version = 0 OR Version = :version);
 
 SELECT Version FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AND row_count() > 0;
 
@@ -79,7 +79,7 @@ UPDATE Jobs SET
     NextRunTime = :next_run_time,
     Version = Version + 1,
     UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND Enabled = 0 AND Version = :version
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND Enabled = 0 AND Version = :version
     AND (:fence = -1 OR Fence = :fence);
 
 SELECT Version FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AND row_count() > 0;
@@ -129,7 +129,7 @@ UPDATE Jobs SET
     DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = :now
-WHERE Namespace = :namespace AND JobName = :job_name AND (:version = 0 OR Version = :version);
+WHERE Namespace = :namespace AND JobName = :job_name AND OneOff = 0 AND (:version = 0 OR Version = :version);
 
 SELECT Id FROM Jobs WHERE Namespace = :namespace AND JobName = :job_name AND row_count() > 0;
 

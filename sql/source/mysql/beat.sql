@@ -135,6 +135,13 @@ SET
     r.MaxRuntimeSeconds = p.max_runtime,
     r.Exclusive = p.exclusive,
     r.MaxParallel = p.max_parallel,
+    r.Attempt = p.attempt,
+    r.Failures = p.failures,
+    r.LostLeases = p.lost_leases,
+    r.FinishedAt = NULL,
+    r.ResultsEndedAt = CASE WHEN r.Kind = 'one_off' THEN :now ELSE r.ResultsEndedAt END,
+    r.Error = NULL,
+    r.Traceback = NULL,
     r.DueAt = NULL;
 
 -- name: note_check_ins

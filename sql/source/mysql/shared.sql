@@ -1,5 +1,29 @@
 -- What beats, workers and administrators have in common. The clock as in beat.sql.
 
+-- name: read_changes
+SELECT
+    :now AS Now,
+    coalesce((SELECT c.Counter FROM Changes AS c WHERE c.Namespace = :namespace), 0) AS Counter,
+    (
+        SELECT o.OneOffAt
+        FROM Jobs AS o FORCE INDEX (Jobs_OneOffs)
+        WHERE o.Namespace = :namespace AND o.OneOffAt IS NOT NULL
+        ORDER BY o.OneOffAt
+        LIMIT 1
+    ) AS DueAt,
+    (
+        SELECT d.ClaimableAt
+        FROM Jobs AS d FORCE INDEX (Jobs_Due)
+        WHERE d.Namespace = :namespace AND d.ClaimableAt > :now
+        ORDER BY d.ClaimableAt
+        LIMIT 1
+    ) AS NextDueAt,
+    (
+        SELECT min(CASE WHEN l.OneOff = 1 OR l.LeaseEndsAt > :now THEN l.LeaseEndsAt END)
+        FROM Jobs AS l FORCE INDEX (Jobs_Leased)
+        WHERE l.Namespace = :namespace AND l.Leased = 1
+    ) AS EndsAt;
+
 -- name: bump_changes
 INSERT INTO Changes (Namespace, Counter) VALUES (:namespace, 1)
 ON DUPLICATE KEY UPDATE Counter = Counter + 1;

@@ -30,6 +30,8 @@ released AS (
     RETURNING
         Jobs.Id,
         CASE
+            -- Whoever waits for a one-off finds it by its instant.
+            WHEN Jobs.OneOff = 1 THEN 0
             WHEN
                 Jobs.RetryAt IS NULL AND Jobs.NextRunTime = Jobs.PlannedAt AND Jobs.NextRunTime > :now
                 AND Jobs.DeleteRequested = 0
@@ -54,6 +56,7 @@ closed AS (
     RETURNING
         JobRuns.RunId,
         CASE
+            WHEN JobRuns.Kind = 'one_off' AND JobRuns.DueAt IS NOT NULL THEN 1
             WHEN
                 JobRuns.Exclusive = 0
                 AND (SELECT d.DeleteRequested FROM Jobs AS d WHERE d.Id = key(JobRuns.JobId)) = 1

@@ -40,6 +40,8 @@ RETURNING
     Id,
     -- Not IS NULL: within RETURNING, SQLite 3.40 takes it for false wherever the key of the table is NOT NULL.
     CASE
+        -- Whoever waits for a one-off finds it by its instant.
+        WHEN OneOff = 1 THEN 0
         WHEN
             coalesce(RetryAt, '') = '' AND NextRunTime = PlannedAt AND NextRunTime > :now AND DeleteRequested = 0
             THEN 0
@@ -51,13 +53,15 @@ RETURNING
 --   error, traceback
 -- returns: RunId, Doomed
 -- A missing row: the run is not in these hands, or its outcome is written already, or a later retry of Celery's began.
--- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; the beats must be told.
+-- Doomed: it overlapped others, and its job is to be deleted once the last of them has ended; or it is a one-off that waits
+-- in the outbox. The beats must be told.
 WITH p AS (:rows)
 
 -- include: close_runs
 RETURNING
     RunId,
     CASE
+        WHEN Kind = 'one_off' AND coalesce(DueAt, '') <> '' THEN 1
         WHEN Exclusive = 0 AND EXISTS (SELECT 1 FROM Jobs AS d WHERE d.Id = JobId AND d.DeleteRequested = 1) THEN 1
         ELSE 0
     END AS Doomed;

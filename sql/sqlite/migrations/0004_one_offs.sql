@@ -32,7 +32,7 @@ CREATE TABLE IdempotencyKeys (
     PRIMARY KEY (Namespace, KeyText)
 );
 
-CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (Namespace, ExpiresAt);
+CREATE INDEX IdempotencyKeys_Ended ON IdempotencyKeys (ExpiresAt, Namespace);
 
 -- A one-off goes with its history, whoever deletes that.
 CREATE TRIGGER JobRuns_Deleted AFTER DELETE ON JobRuns

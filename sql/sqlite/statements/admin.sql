@@ -57,7 +57,7 @@ UPDATE Jobs SET
     Quarantine = NULL,
     Version = Version + 1,
     UpdatedAt = ?14
-WHERE Namespace = ?15 AND JobName = ?16 AND Version = ?17
+WHERE Namespace = ?15 AND JobName = ?16 AND OneOff = 0 AND Version = ?17
     AND (?18 = -1 OR Fence = ?18)
 RETURNING Version;
 
@@ -79,7 +79,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, ?1 AS Now
 FROM Jobs
-WHERE Namespace = ?2 AND JobName IN (SELECT p.job_name FROM p);
+WHERE Namespace = ?2 AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: list_jobs
 -- parameters: ?1 now instant, ?2 namespace text(100), ?3 after_name text(200), ?4 page_size int
@@ -95,8 +95,8 @@ SELECT
     Enabled, DisabledReason, StartAt, NextRunTime, LastRunTime, RetryAt, LockedBy, LockedAt, LeaseEndsAt, Fence, RunId,
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, ?1 AS Now
-FROM Jobs
-WHERE Namespace = ?2 AND JobName > ?3
+FROM Jobs INDEXED BY Jobs_Listed
+WHERE Namespace = ?2 AND OneOff = 0 AND JobName > ?3
 ORDER BY JobName
 LIMIT ?4;
 
@@ -115,7 +115,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, ?1 AS Now
 FROM Jobs
-WHERE Namespace = ?2 AND Quarantine IS NOT NULL AND JobName > ?3
+WHERE Namespace = ?2 AND OneOff = 0 AND Quarantine IS NOT NULL AND JobName > ?3
 ORDER BY JobName
 LIMIT ?4;
 
@@ -134,8 +134,8 @@ SELECT
     min(CASE WHEN Enabled = 1 AND LockedBy IS NULL AND Quarantine IS NULL AND coalesce(RetryAt, NextRunTime) <= ?1 THEN coalesce(RetryAt, NextRunTime) END) AS DueAt,
     (SELECT count(*) FROM JobRuns AS d WHERE d.Namespace = ?2 AND d.State = 'dlq') AS Dead,
     ?1 AS Now
-FROM Jobs
-WHERE Namespace = ?2;
+FROM Jobs INDEXED BY Jobs_Listed
+WHERE Namespace = ?2 AND OneOff = 0;
 
 -- name: read_running
 -- parameters: ?1 now instant, ?2 namespace text(100), ?3 since_seconds seconds, ?4 page_size int
@@ -165,10 +165,10 @@ LIMIT ?4;
 -- name: count_states
 -- parameters: ?1 now instant, ?2 since_seconds seconds, ?3 namespace text(100)
 -- returns: State text, Slots bigint
--- How many attempts of the slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
+-- How many attempts of the jobs' slots of the last :since_seconds seconds are in each state. Zero rows: nothing was due.
 SELECT State, sum(SlotCount) AS Slots
 FROM JobRuns
-WHERE ScheduledFor > after(?1, -?2) AND Namespace = ?3
+WHERE ScheduledFor > after(?1, -?2) AND ScheduledFor <= ?1 AND Namespace = ?3 AND Kind <> 'one_off'
 GROUP BY State;
 
 -- name: seal_job
@@ -185,7 +185,7 @@ RETURNING Version;
 -- returns: Version bigint
 -- Zero rows: the job is gone or paused already, or not at this version; version 0 stands for any.
 UPDATE Jobs SET Enabled = 0, DisabledReason = ?1, Version = Version + 1, UpdatedAt = ?2
-WHERE Namespace = ?3 AND JobName = ?4 AND Enabled = 1 AND (?5 = 0 OR Version = ?5)
+WHERE Namespace = ?3 AND JobName = ?4 AND OneOff = 0 AND Enabled = 1 AND (?5 = 0 OR Version = ?5)
 RETURNING Version;
 
 -- name: resume_job
@@ -200,7 +200,7 @@ UPDATE Jobs SET
     NextRunTime = ?2,
     Version = Version + 1,
     UpdatedAt = ?3
-WHERE Namespace = ?4 AND JobName = ?5 AND Enabled = 0 AND Version = ?6
+WHERE Namespace = ?4 AND JobName = ?5 AND OneOff = 0 AND Enabled = 0 AND Version = ?6
     AND (?7 = -1 OR Fence = ?7)
 RETURNING Version;
 
@@ -255,7 +255,7 @@ UPDATE Jobs SET
     DisabledReason = 'deleted',
     Version = Version + 1,
     UpdatedAt = ?1
-WHERE Namespace = ?2 AND JobName = ?3 AND (?4 = 0 OR Version = ?4)
+WHERE Namespace = ?2 AND JobName = ?3 AND OneOff = 0 AND (?4 = 0 OR Version = ?4)
 RETURNING Id;
 
 -- name: list_runs
@@ -362,7 +362,7 @@ WHERE Namespace = ?1 AND RunId IN (SELECT p.run_id FROM p);
 -- Zero rows: the job is not held by any run.
 SELECT Id, RunId, ClaimId, Fence
 FROM Jobs
-WHERE Namespace = ?1 AND JobName = ?2 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
+WHERE Namespace = ?1 AND JobName = ?2 AND OneOff = 0 AND LockedBy IS NOT NULL AND RunId IS NOT NULL;
 
 -- name: read_held
 -- parameters: ?1 namespace text(100), ?2 job_name text(200)

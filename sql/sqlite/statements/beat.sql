@@ -175,12 +175,14 @@ CROSS JOIN Jobs AS j ON j.Id = p.job_id AND j.RunId = p.run_id AND j.ClaimId = p
 LEFT JOIN JobRuns AS b ON b.RunId = p.continues;
 
 -- name: reopen_runs
--- parameters: ?1 beat text(200)
+-- parameters: ?1 beat text(200), ?2 now instant
 -- rows: run_id id, claim_id id, delay_seconds seconds, lease_seconds seconds, max_retries int, exclusive flag,
---   max_runtime seconds, max_parallel int
--- Takes up attempts that were given back or not begun: the run id stays, the claim and the fence are new.
+--   max_runtime seconds, max_parallel int, attempt int, failures int, lost_leases int
+-- Takes up attempts that were given back or not begun, and one-offs that are tried again: the run id stays, the claim and
+-- the fence are new. The results of earlier attempts need no end where they have the same id.
 WITH p (
-    run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel
+    run_id, claim_id, delay_seconds, lease_seconds, max_retries, exclusive, max_runtime, max_parallel, attempt,
+    failures, lost_leases
 ) AS (:rows)
 
 UPDATE JobRuns SET
@@ -203,6 +205,13 @@ UPDATE JobRuns SET
     MaxRuntimeSeconds = p.max_runtime,
     Exclusive = p.exclusive,
     MaxParallel = p.max_parallel,
+    Attempt = p.attempt,
+    Failures = p.failures,
+    LostLeases = p.lost_leases,
+    FinishedAt = NULL,
+    ResultsEndedAt = CASE WHEN JobRuns.Kind = 'one_off' THEN ?2 ELSE JobRuns.ResultsEndedAt END,
+    Error = NULL,
+    Traceback = NULL,
     DueAt = NULL
 FROM p, Jobs AS j
 WHERE JobRuns.RunId = p.run_id AND j.Id = JobRuns.JobId AND j.RunId = p.run_id AND j.ClaimId = p.claim_id;

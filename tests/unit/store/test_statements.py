@@ -19,7 +19,8 @@ DATABASES = sorted(
 )
 # Columns that one database makes by itself, for the sake of an index or of a cluster key.
 COMPUTED = {
-    "jobs": {"leased", "seq", "dueat", "claimableat", "needsattention"},
+    "idempotencykeys": {"seq"},
+    "jobs": {"leased", "seq", "dueat", "claimableat", "needsattention", "oneoffat"},
     "jobruns": {"dead", "seq", "isunended", "statebeside"},
     "releases": {"seq"},
 }
@@ -217,8 +218,9 @@ def _tables(database: str) -> dict[str, set[str]]:
             tables[match[1].lower()] = (
                 names - COMPUTED.get(match[1].lower(), set()) - {"constraint", "primary", "check", "unique", "index"}
             )
-        for table, column in re.findall(r"ALTER TABLE (?:dbo\.)?(\w+) ADD (?:COLUMN )?(?!CONSTRAINT)(\w+)", text):
-            tables[table.lower()].add(column.lower())
+        for table, changes in re.findall(r"ALTER TABLE (?:dbo\.)?(\w+)\s+(ADD\b[^;]*)", text):
+            added = re.findall(r"\bADD (?:COLUMN )?(?!CONSTRAINT|INDEX)(\w+)", changes)
+            tables[table.lower()] |= {column.lower() for column in added} - COMPUTED.get(table.lower(), set())
         for made, table in re.findall(r"ALTER TABLE (\w+) RENAME TO (\w+)", text):
             tables[table.lower()] = tables.pop(made.lower())
     return tables
