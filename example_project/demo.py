@@ -31,7 +31,7 @@ from celery_sqlbeat.errors import SqlbeatError, TransientError
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft, JobRecord, PauseJob, RunRecord
 from celery_sqlbeat.schedule import next_after, parse, zone_named
 from celery_sqlbeat.store import open_store
-from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldNodes, OldRuns, RunQuery
+from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldNodes, OldRuns, RunQuery, WholeNamespace
 
 ROOT = Path(__file__).resolve().parents[1]  # the folder that has this project
 BEATS, WORKERS = ("beat 1", "beat 2", "beat 3"), ("worker 1", "worker 2")
@@ -179,11 +179,12 @@ class Demo:
             self.processes.append(Process(name, self.folder, self.place, *beat))
 
     def empty_namespace(self) -> None:
-        """Delete jobs, history and nodes: others use this database, too."""
+        """Delete jobs, history, nodes and the rest: others use this database, too."""
         self.store.write_jobs([DeleteJob(name, force=True) for name in self.store.jobs(JobQuery(page_size=ALL))])
         letters = self.store.runs(RunQuery(page_size=ALL, only_dead=True))
         for what in (DeadLetters([letter.run_id for letter in letters]), OldRuns(0.0, limit=ALL), OldNodes(0.0)):
             self.store.purge(what)
+        self.store.purge(WholeNamespace())
 
     def tell(self) -> None:
         """Play the scenes, each as soon as its condition holds, since machines differ in speed."""

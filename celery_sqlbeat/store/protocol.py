@@ -60,6 +60,7 @@ from celery_sqlbeat.store.records import (
     RunNote,
     RunQuery,
     Schema,
+    WholeNamespace,
 )
 
 
@@ -196,7 +197,7 @@ class Store(Protocol):
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | WholeNamespace) -> Purged:
         """Delete rows for good; those that the store refuses to delete are passed by.
 
         A one-off is forgotten with its last run.

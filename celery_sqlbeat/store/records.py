@@ -290,6 +290,14 @@ class OldKeys(NamedTuple):
     """Of the batch; None: what suits the store."""
 
 
+class WholeNamespace(NamedTuple):
+    """Purge what is left of a namespace: releases, names, free locks, keys, its counter.
+
+    Nothing of one that has a job, a node or a held lock. Its runs are purged before. No fence of it
+    is remembered: only for one that nobody will use again.
+    """
+
+
 class Purged(NamedTuple):
     """The rows that were deleted, and how to go on."""
 

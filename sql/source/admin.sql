@@ -435,6 +435,39 @@ WHERE
     AND HeartbeatAt < long_before(:now, :keep_seconds)
 RETURNING NodeId;
 
+-- name: read_namespace
+-- returns: IsUsed, Total
+-- Whether a job, a node or a held lock is in a namespace, and how many rows it has beside jobs, runs and nodes.
+SELECT
+    CASE
+        WHEN
+            EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Namespace = :namespace)
+            OR EXISTS (SELECT 1 FROM Nodes AS n WHERE n.Namespace = :namespace)
+            OR EXISTS (SELECT 1 FROM Locks AS l WHERE l.Namespace = :namespace AND l.LeaseEndsAt > :now)
+            THEN 1
+        ELSE 0
+    END AS IsUsed,
+    (SELECT count(*) FROM Releases AS r WHERE r.Namespace = :namespace)
+    + (SELECT count(*) FROM DeletedJobs AS d WHERE d.Namespace = :namespace)
+    + (SELECT count(*) FROM Locks AS l WHERE l.Namespace = :namespace)
+    + (SELECT count(*) FROM IdempotencyKeys AS k WHERE k.Namespace = :namespace)
+    + (SELECT count(*) FROM Changes AS c WHERE c.Namespace = :namespace) AS Total;
+
+-- name: forget_releases
+DELETE FROM Releases WHERE Namespace = :namespace;
+
+-- name: forget_names
+DELETE FROM DeletedJobs WHERE Namespace = :namespace;
+
+-- name: forget_locks
+DELETE FROM Locks WHERE Namespace = :namespace;
+
+-- name: forget_keys
+DELETE FROM IdempotencyKeys WHERE Namespace = :namespace;
+
+-- name: forget_counter
+DELETE FROM Changes WHERE Namespace = :namespace;
+
 -- name: read_deleted_jobs
 -- returns: JobName, IsNew, IsBelow
 -- Names that were deleted and are not noted yet, and those that were noted long ago: whether the floor of their

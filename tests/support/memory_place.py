@@ -123,5 +123,8 @@ class _Interrupted:
             self._happens.pop()()
         return self._place.write(changes)
 
+    def forget(self) -> None:
+        self._place.forget()
+
     def close(self) -> None:
         self._place.close()

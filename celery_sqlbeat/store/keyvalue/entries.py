@@ -6,6 +6,7 @@ from celery_sqlbeat.model import LEFT_THE_CODE
 from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.keyvalue.rows import Row
 from celery_sqlbeat.store.keyvalue.tables import (
+    ALL_RELEASES,
     DEAD,
     DELETED,
     DISABLED,
@@ -65,7 +66,8 @@ def entries(table: str, row_id: str, row: Row) -> Mapping[str, int]:
     if table == NODE:
         return {NODES: score(row["heartbeat_at"])}
     if table == RELEASE:
-        return {} if row.get("entries") is None else {RELEASES: score(row["first_seen_at"])}
+        known = {} if row.get("entries") is None else {RELEASES: score(row["first_seen_at"])}
+        return {ALL_RELEASES: 0, **known}
     if table == KEY:
         return {KEYS: score(row["ends_at"])}
     if table == LOCK:

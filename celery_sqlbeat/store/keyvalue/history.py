@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from celery_sqlbeat.model import RunRecord
 from celery_sqlbeat.model.lifecycle import DLQ, RETRY
 from celery_sqlbeat.model.one_offs import ONE_OFF
+from celery_sqlbeat.store.keyvalue.identity import forget_namespace
 from celery_sqlbeat.store.keyvalue.reading import read_rows
 from celery_sqlbeat.store.keyvalue.rows import Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
@@ -35,7 +36,7 @@ from celery_sqlbeat.store.keyvalue.tables import (
     slots_index,
 )
 from celery_sqlbeat.store.keyvalue.units import View, carry_out, parts, sure
-from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, RunQuery
+from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, RunQuery, WholeNamespace
 
 _PURGED_STATES = tuple(state for state in ENDED_STATES if state != DLQ)
 _BATCH = 500  # rows of a purge
@@ -65,7 +66,7 @@ class History:
             return page
         return [run for run in page if run.state == query.state or run is page[-1]]
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys | WholeNamespace) -> Purged:
         """Delete rows for good."""
         if isinstance(what, DeadLetters):
             return Purged(self._delete_runs(sorted(set(what.run_ids)), _is_dead))
@@ -73,6 +74,8 @@ class History:
             rows = self._forget_nodes(what.keep_seconds) + self._forget_names(what.keep_seconds)
             self._forget_entries(what.keep_seconds)
             return Purged(rows + self._forget_locks(what.keep_seconds))
+        if isinstance(what, WholeNamespace):
+            return Purged(forget_namespace(self._place))
         return self._purge_keys(what) if isinstance(what, OldKeys) else self._purge_runs(what)
 
     def _page(self, scan: Scan) -> list[RunRecord]:

@@ -8,13 +8,23 @@ from celery_sqlbeat.errors import TablesMissing
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING
 from celery_sqlbeat.store.keyvalue.rows import ABSENT, Change, Key, Place, Row, Scan
 from celery_sqlbeat.store.keyvalue.tables import (
+    ALL_RELEASES,
+    DELETED,
     JOB,
+    KEY,
+    KEYS,
     LOCK,
+    LOCKS,
     NAME,
     NAMES,
+    NODES,
     ONE_OFFS,
     OPEN,
+    OWNER,
+    OWNERS,
+    RELEASE,
     RUN,
+    RUNS,
     STEP,
     STORE,
     TAKEN,
@@ -108,6 +118,21 @@ class Identity:
                 row["fence"] = epoch * STEP + row["fence"] % STEP
 
         sure(carry_out(self._place, keys, lambda key: [key], lift))
+
+
+def forget_namespace(place: Place) -> int:
+    """Delete the row of a store that nobody uses, and what is left beside it; return how much."""
+    read = place.read(scans=[*(Scan(name, limit=1) for name in (NAMES, RUNS, NODES)), Scan(LOCKS)])
+    locks = place.read([(LOCK, key) for key, _ in read.scanned[-1].ids]).rows.values()
+    is_held = any((lock.row or {}).get("lease_ends_at", 0) > read.now for lock in locks)
+    if is_held or any(found.ids for found in read.scanned[:-1]):
+        return 0
+    tables = {RELEASE: ALL_RELEASES, OWNER: OWNERS, NAME: DELETED, LOCK: TAKEN, KEY: KEYS}
+    scanned = place.read(scans=[Scan(index) for index in tables.values()]).scanned
+    left = [(table, row_id) for table, found in zip(tables, scanned, strict=True) for row_id, _ in found.ids]
+    sure(carry_out(place, [*left, STORE], lambda key: [key], lambda view, key: view.remove(*key)))
+    place.forget()
+    return len(left)
 
 
 def _may_be_raised(key: Key, row: Row) -> bool:

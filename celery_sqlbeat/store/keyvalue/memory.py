@@ -72,6 +72,13 @@ class MemoryPlace:
             self._check_process()
             return [self._write(change) for change in changes]
 
+    def forget(self) -> None:
+        """Forget the counter; it begins anew, with the first rows."""
+        with self._lock:
+            self._counter = 0
+            for change in self._first:
+                self._write(change)
+
     def close(self) -> None:
         """Keep everything: it lives as long as its process."""
 

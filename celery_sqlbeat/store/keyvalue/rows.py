@@ -85,6 +85,9 @@ class Place(Protocol):
         twice for a key, not even after the row was deleted.
         """
 
+    def forget(self) -> None:
+        """Forget the counter, and all else that is no row; it begins anew."""
+
     def close(self) -> None:
         """Close the idle connections."""
 

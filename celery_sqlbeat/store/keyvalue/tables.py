@@ -93,6 +93,7 @@ NODES = "nodes"
 """Of nodes: their last heartbeat."""
 RELEASES = "releases"
 """Of releases whose entries are known: when they were seen first."""
+ALL_RELEASES = "all_releases"
 OWNERS = "owners"
 """Of the names of apps, in their order."""
 

@@ -78,6 +78,10 @@ class RedisPlace:
         """Send a command that concerns the server, and not our rows."""
         return self._run(lambda session: session.command(*words))
 
+    def forget(self) -> None:
+        """Forget the counter and the sequence, which goes on with the clock."""
+        self.ask("DEL", self.prefix + "counter", self.prefix + "sequence")
+
     def close(self) -> None:
         """Close the idle connections."""
         self._pool.close()

@@ -45,6 +45,7 @@ from celery_sqlbeat.store.records import (
     Purged,
     Release,
     RunQuery,
+    WholeNamespace,
 )
 from celery_sqlbeat.store.sql.claim_batch import without_mark
 from celery_sqlbeat.store.sql.engine import Conflict, Database, Part
@@ -203,7 +204,7 @@ class Jobs(Part):
             return self._runs("list_runs_in", state=query.state, before_id=before_id, scan_size=size)
         return self._runs("list_runs", before_id=before_id, page_size=size)
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys | WholeNamespace) -> Purged:
         """Delete rows for good; those that the database refuses to delete are passed by."""
         return self._purger.purge(what)
 

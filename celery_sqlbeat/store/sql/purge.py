@@ -5,10 +5,10 @@ from datetime import datetime, timezone
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, WholeNamespace
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import in_halves
-from celery_sqlbeat.store.sql.session import Row
+from celery_sqlbeat.store.sql.session import Row, Session
 
 FIRST_INSTANT = datetime(2, 1, 1, tzinfo=timezone.utc)
 _PAGE = 900  # rows; SQL Server locks the whole table from a few thousand on
@@ -18,6 +18,8 @@ _PAGE = 900  # rows; SQL Server locks the whole table from a few thousand on
 # quarter of the time.
 _BATCHES = {"mssql": (900, 0.0), "sqlite": (100, 3.0)}
 _BATCH = (2000, 0.0)
+
+_OF_A_NAMESPACE = ("forget_releases", "forget_names", "forget_locks", "forget_keys", "forget_counter")
 
 
 class Purger:
@@ -32,7 +34,7 @@ class Purger:
         self._told: set[tuple[str, str]] = set()
         self._fence_floor: int | None = None
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys | WholeNamespace) -> Purged:
         """Delete rows, as `Store.purge` says."""
         if isinstance(what, DeadLetters):
             return self._write("purge_dead", [(run_id,) for run_id in what.run_ids])
@@ -44,6 +46,8 @@ class Purger:
             batch = what.limit or self._batch
             purged = self._database.fetch("purge_keys", namespace=self._namespace, batch_size=batch)
             return Purged(sum(row[0] for row in purged), limit=batch, rest=self._rest)
+        if isinstance(what, WholeNamespace):
+            return Purged(self._database.write(self._forget_namespace))
         return self._purge_runs(what)._replace(limit=what.limit or self._batch, rest=self._rest)
 
     def _purge_runs(self, what: OldRuns) -> Purged:
@@ -62,6 +66,14 @@ class Purger:
             return purged._replace(last=max((slot for _, slot in page), default=None))
         last = max((slot for slot, _ in deleted if slot is not None), default=None)
         return Purged(sum(rows for _, rows in deleted), last=last)
+
+    def _forget_namespace(self, session: Session) -> int:
+        is_used, rows = session.fetch("read_namespace", namespace=self._namespace)[0]
+        if is_used:
+            return 0
+        for block in _OF_A_NAMESPACE:
+            session.fetch(block, namespace=self._namespace)
+        return int(rows)
 
     def _purge_nodes(self, keep_seconds: float) -> int:
         deleted = 0

@@ -1,8 +1,10 @@
 """Nodes: how beats and workers register themselves, and who has been seen."""
 
-from celery_sqlbeat.model import Node
-from celery_sqlbeat.store.records import OldNodes
+from celery_sqlbeat.model import DeleteJob, Node
+from celery_sqlbeat.model.locks import HeldLock
+from celery_sqlbeat.store.records import OldNodes, OldRuns, RunQuery, WholeNamespace
 from celery_sqlbeat.testing.contract.base import Contract
+from celery_sqlbeat.testing.contract.claims import add_from_code, code_job
 from celery_sqlbeat.testing.world import World
 
 BEAT = Node(
@@ -61,6 +63,46 @@ class NodeContract(Contract):
         world.store.heartbeat(BEAT)
         world.store.purge(OldNodes(30))
         assert len(world.store.nodes(60)) == 1
+
+    def test_a_namespace_that_nobody_uses_is_forgotten_as_a_whole(self, world: World) -> None:
+        add_from_code(world, "shop", code_job("minute"))
+        world.running()
+        fence = world.job("minute").fence
+        world.write(DeleteJob("minute", force=True))
+        world.later(1)
+        world.store.purge(OldRuns(0, limit=100))
+        token = world.ids.random_id()
+        taken = world.store.take_lock("stock", token, "a", 60)
+        assert taken is not None and world.store.release_locks([HeldLock("stock", token, taken.fence, 60)])
+        assert fence > 0 and world.store.pulse().changes > 0
+        assert world.store.purge(WholeNamespace()).rows >= 3
+        assert (world.store.pulse().changes, world.store.runs(RunQuery())) == (0, [])
+        world.store.migrate()
+        assert world.store.newest_release("shop", "v1", 60).imported is None
+        assert world.job(world.add("minute")).fence == 0
+        again = world.store.take_lock("stock", world.ids.random_id(), "b", 60)
+        assert again is not None and again.fence == taken.fence
+
+    def test_a_namespace_with_a_job_a_node_or_a_held_lock_is_not_forgotten(self, world: World) -> None:
+        name = world.add()
+        counter = world.store.pulse().changes
+        assert world.store.purge(WholeNamespace()).rows == 0
+        world.write(DeleteJob(name))
+        world.store.heartbeat(BEAT)
+        assert world.store.purge(WholeNamespace()).rows == 0
+        world.later(61)
+        world.store.purge(OldNodes(30))
+        world.store.take_lock("stock", world.ids.random_id(), "a", 60)
+        assert world.store.purge(WholeNamespace()).rows == 0
+        assert world.store.pulse().changes > counter
+        world.later(61)
+        assert world.store.purge(WholeNamespace()).rows > 0
+
+    def test_another_namespace_forgets_nothing_of_this_one(self, world: World) -> None:
+        world.write(DeleteJob(world.add()))
+        counter = world.store.pulse().changes
+        world.sibling().purge(WholeNamespace())
+        assert world.store.pulse().changes == counter > 0
 
     def test_the_tasks_of_workers_are_read_by_themselves(self, world: World) -> None:
         world.store.heartbeat(Node("w1", "worker", "a", 1, "0.1", tasks='["app.a"]'))

@@ -666,6 +666,58 @@ OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT NodeId FROM @purged;
 
+-- name: read_namespace
+-- parameters: namespace text(100)
+-- returns: IsUsed int, Total bigint
+-- Whether a job, a node or a held lock is in a namespace, and how many rows it has beside jobs, runs and nodes.
+DECLARE @namespace nvarchar(100) = ?;
+DECLARE @now datetime2(6) = SYSUTCDATETIME();
+
+SELECT
+    CASE
+        WHEN
+            EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Namespace = @namespace)
+            OR EXISTS (SELECT 1 FROM dbo.Nodes AS n WHERE n.Namespace = @namespace)
+            OR EXISTS (SELECT 1 FROM dbo.Locks AS l WHERE l.Namespace = @namespace AND l.LeaseEndsAt > @now)
+            THEN 1
+        ELSE 0
+    END AS IsUsed,
+    (SELECT COUNT_BIG(*) FROM dbo.Releases AS r WHERE r.Namespace = @namespace)
+    + (SELECT COUNT_BIG(*) FROM dbo.DeletedJobs AS d WHERE d.Namespace = @namespace)
+    + (SELECT COUNT_BIG(*) FROM dbo.Locks AS l WHERE l.Namespace = @namespace)
+    + (SELECT COUNT_BIG(*) FROM dbo.IdempotencyKeys AS k WHERE k.Namespace = @namespace)
+    + (SELECT COUNT_BIG(*) FROM dbo.Changes AS c WHERE c.Namespace = @namespace) AS Total;
+
+-- name: forget_releases
+-- parameters: namespace text(100)
+DECLARE @namespace nvarchar(100) = ?;
+
+DELETE FROM dbo.Releases WHERE Namespace = @namespace;
+
+-- name: forget_names
+-- parameters: namespace text(100)
+DECLARE @namespace nvarchar(100) = ?;
+
+DELETE FROM dbo.DeletedJobs WHERE Namespace = @namespace;
+
+-- name: forget_locks
+-- parameters: namespace text(100)
+DECLARE @namespace nvarchar(100) = ?;
+
+DELETE FROM dbo.Locks WHERE Namespace = @namespace;
+
+-- name: forget_keys
+-- parameters: namespace text(100)
+DECLARE @namespace nvarchar(100) = ?;
+
+DELETE FROM dbo.IdempotencyKeys WHERE Namespace = @namespace;
+
+-- name: forget_counter
+-- parameters: namespace text(100)
+DECLARE @namespace nvarchar(100) = ?;
+
+DELETE FROM dbo.Changes WHERE Namespace = @namespace;
+
 -- name: read_deleted_jobs
 -- parameters: page_size int, namespace text(100), after_name text(200), keep_seconds seconds
 -- returns: JobName text(200), IsNew int, IsBelow int

@@ -602,6 +602,46 @@ STRAIGHT_JOIN Nodes AS n ON n.Namespace = %(namespace)s AND n.NodeId = w.NodeId;
 
 SELECT w.NodeId FROM JSON_TABLE(@won, '$[*]' COLUMNS (NodeId varchar(200) PATH '$')) AS w;
 
+-- name: read_namespace
+-- parameters: namespace text(100)
+-- returns: IsUsed int, Total bigint
+-- Whether a job, a node or a held lock is in a namespace, and how many rows it has beside jobs, runs and nodes.
+SET @now = utc_timestamp(6);
+SELECT
+    CASE
+        WHEN
+            EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Namespace = %(namespace)s)
+            OR EXISTS (SELECT 1 FROM Nodes AS n WHERE n.Namespace = %(namespace)s)
+            OR EXISTS (SELECT 1 FROM Locks AS l WHERE l.Namespace = %(namespace)s AND l.LeaseEndsAt > CAST(@now AS datetime(6)))
+            THEN 1
+        ELSE 0
+    END AS IsUsed,
+    (SELECT count(*) FROM Releases AS r WHERE r.Namespace = %(namespace)s)
+    + (SELECT count(*) FROM DeletedJobs AS d WHERE d.Namespace = %(namespace)s)
+    + (SELECT count(*) FROM Locks AS l WHERE l.Namespace = %(namespace)s)
+    + (SELECT count(*) FROM IdempotencyKeys AS k WHERE k.Namespace = %(namespace)s)
+    + (SELECT count(*) FROM Changes AS c WHERE c.Namespace = %(namespace)s) AS Total;
+
+-- name: forget_releases
+-- parameters: namespace text(100)
+DELETE FROM Releases WHERE Namespace = %(namespace)s;
+
+-- name: forget_names
+-- parameters: namespace text(100)
+DELETE FROM DeletedJobs WHERE Namespace = %(namespace)s;
+
+-- name: forget_locks
+-- parameters: namespace text(100)
+DELETE FROM Locks WHERE Namespace = %(namespace)s;
+
+-- name: forget_keys
+-- parameters: namespace text(100)
+DELETE FROM IdempotencyKeys WHERE Namespace = %(namespace)s;
+
+-- name: forget_counter
+-- parameters: namespace text(100)
+DELETE FROM Changes WHERE Namespace = %(namespace)s;
+
 -- name: read_deleted_jobs
 -- parameters: namespace text(100), after_name text(200), keep_seconds seconds, page_size int
 -- returns: JobName text(200), IsNew int, IsBelow int

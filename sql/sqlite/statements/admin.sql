@@ -490,6 +490,45 @@ WHERE
     AND HeartbeatAt < after(?2, -?3)
 RETURNING NodeId;
 
+-- name: read_namespace
+-- parameters: ?1 namespace text(100), ?2 now instant
+-- returns: IsUsed int, Total bigint
+-- Whether a job, a node or a held lock is in a namespace, and how many rows it has beside jobs, runs and nodes.
+SELECT
+    CASE
+        WHEN
+            EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Namespace = ?1)
+            OR EXISTS (SELECT 1 FROM Nodes AS n WHERE n.Namespace = ?1)
+            OR EXISTS (SELECT 1 FROM Locks AS l WHERE l.Namespace = ?1 AND l.LeaseEndsAt > ?2)
+            THEN 1
+        ELSE 0
+    END AS IsUsed,
+    (SELECT count(*) FROM Releases AS r WHERE r.Namespace = ?1)
+    + (SELECT count(*) FROM DeletedJobs AS d WHERE d.Namespace = ?1)
+    + (SELECT count(*) FROM Locks AS l WHERE l.Namespace = ?1)
+    + (SELECT count(*) FROM IdempotencyKeys AS k WHERE k.Namespace = ?1)
+    + (SELECT count(*) FROM Changes AS c WHERE c.Namespace = ?1) AS Total;
+
+-- name: forget_releases
+-- parameters: ?1 namespace text(100)
+DELETE FROM Releases WHERE Namespace = ?1;
+
+-- name: forget_names
+-- parameters: ?1 namespace text(100)
+DELETE FROM DeletedJobs WHERE Namespace = ?1;
+
+-- name: forget_locks
+-- parameters: ?1 namespace text(100)
+DELETE FROM Locks WHERE Namespace = ?1;
+
+-- name: forget_keys
+-- parameters: ?1 namespace text(100)
+DELETE FROM IdempotencyKeys WHERE Namespace = ?1;
+
+-- name: forget_counter
+-- parameters: ?1 namespace text(100)
+DELETE FROM Changes WHERE Namespace = ?1;
+
 -- name: read_deleted_jobs
 -- parameters: ?1 namespace text(100), ?2 after_name text(200), ?3 now instant, ?4 keep_seconds seconds,
 --   ?5 page_size int

@@ -63,6 +63,9 @@ class Interrupted:
             self.actions.pop(0)()
         return self.place.write(changes)
 
+    def forget(self) -> None:
+        self.place.forget()
+
     def close(self) -> None:
         self.place.close()
 

@@ -153,6 +153,9 @@ class _Crowded:
         self._step()
         return self._place.write(changes)
 
+    def forget(self) -> None:
+        self._place.forget()
+
     def close(self) -> None:
         self._place.close()
 

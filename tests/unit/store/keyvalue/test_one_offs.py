@@ -37,6 +37,9 @@ class Counted:
         self.writes += 1
         return self.place.write(changes)
 
+    def forget(self) -> None:
+        self.place.forget()
+
     def close(self) -> None:
         self.place.close()
 
