@@ -1,6 +1,8 @@
 """The effects of a slot, in a transaction of the shop: at most once, whoever ends it and when."""
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
@@ -200,6 +202,70 @@ def test_sqlalchemys_transactions_are_used(place: Place, world: World, kind: str
     with open_one() as connection, pytest.raises(UnusableConnection, match="commits each statement"):
         act(run_of(world, 1, 5, 3), connection, world)
     engine.dispose()
+
+
+DJANGO = """
+import sys
+from datetime import datetime, timezone
+import django
+from django.conf import settings
+from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.errors import AlreadyDone
+from celery_sqlbeat.store.sql.guard import GuardedRun
+from celery_sqlbeat.worker.current import CurrentRun
+
+address, engine, name, namespace, store_id = sys.argv[1:]
+url, noon = database_url(address), datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
+host, port = url.hosts[0] if url.hosts else ("", "")
+where = dict(ENGINE=f"django.db.backends.{engine}", NAME=name, USER=url.user, PASSWORD=url.password)
+settings.configure(DATABASES={"default": where | dict(HOST=host, PORT=port)}, USE_TZ=True)
+django.setup()
+from django.db import connection, transaction
+
+def act(fence, what, fails=False, **given):
+    guarded = GuardedRun(store_id, namespace, "nightly", "schedule", noon, fence, fence, "run", True, 86400.0)
+    run = CurrentRun("nightly", noon, fence, fence, lambda: False, "run", "job", guarded=guarded)
+    with run.transaction(**given):
+        connection.cursor().execute("INSERT INTO Effects VALUES (%s, %s)", [namespace, what])
+        if fails:
+            raise KeyError
+
+for fence, given in ((1, {"using": "default"}), (2, {"connection": connection})):
+    try:
+        act(fence, "undone", True, **given)
+    except KeyError:
+        pass
+try:
+    with transaction.atomic():
+        act(3, "rolled back", using="default")
+        raise KeyError
+except KeyError:
+    pass
+act(4, "done", using="default")
+try:
+    act(5, "second", connection=connection)
+except AlreadyDone as error:
+    print(error.attempt)
+"""
+
+
+def test_djangos_transactions_are_used(place: Place, world: World, shop: Callable[[], Any]) -> None:
+    kind = place.dialect().name
+    if kind == "mysql":
+        pytest.skip("Django's way to MySQL is mysqlclient, which is no wheel")
+    name = place.address.removeprefix("sqlite:///") if kind == "sqlite" else str(database_url(place.address).name)
+    engine = kind.replace("sqlite", "sqlite3")
+    command = [sys.executable, "-c", DJANGO, place.address, engine, name, world.namespace, STORE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
+    assert effects(place, world) == ["done"]
+
+
+def test_celerys_own_retry_of_the_same_attempt_finds_the_effects_done(world: World, shop: Callable[[], Any]) -> None:
+    connection = shop()
+    act(run_of(world), connection, world)
+    with pytest.raises(AlreadyDone, match="by attempt 1"):
+        act(run_of(world), connection, world)
 
 
 def test_psycopg2_is_a_way_too(place: Place, world: World, shop: Callable[[], Any]) -> None:

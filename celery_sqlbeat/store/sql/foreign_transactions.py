@@ -5,7 +5,6 @@ library has a block of its own for that, it is that one.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -99,7 +98,9 @@ def transaction_on(connection: Any, using: str | None, last: Last) -> Iterator[F
 def _in_django(connection: Any, using: str | None, last: Last) -> Iterator[ForeignSession]:
     alias = connection.alias if using is None else using
     driver = driver_connection(connection, using)
-    with sys.modules["django.db.transaction"].atomic(using=alias):
+    from django.db import transaction
+
+    with transaction.atomic(using=alias):
         yield (session := ForeignSession(driver))
         last(session)
 
