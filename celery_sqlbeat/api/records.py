@@ -122,6 +122,8 @@ class Run:
     """The task of a one-off; that of a job stands in its job."""
     is_new: bool = False
     """Whether the call that returned it has made it."""
+    effects_done: bool = False
+    """Whether its effects were committed in the database of the jobs, together with this mark."""
 
     @property
     def is_ended(self) -> bool:
@@ -175,6 +177,7 @@ def run_of(row: RunRecord, is_new: bool = False) -> Run:
         job_id=str(row.job_id),
         task=row.task_name,
         is_new=is_new,
+        effects_done=bool(row.effects_done),
     )
 
 

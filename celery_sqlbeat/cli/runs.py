@@ -93,6 +93,8 @@ def show(ctx: click.Context, run_id: str, as_json: bool) -> None:
     ]
     if run.last_slot is not None:
         facts.insert(4, ("gap", f"{run.slots} slots, the last {when_twice(run.last_slot)}"))
+    if run.effects_done:
+        facts.append(("effects", "done: another attempt does not do them again"))
     if run.due_at is not None:
         facts.append(("due", when_twice(run.due_at)))
     if run.error is not None:

@@ -121,6 +121,8 @@ class RunRecord(NamedTuple):
     """When somebody asked to cancel it, who and why."""
     cancel_by: str | None = None
     cancel_reason: str | None = None
+    effects_done: int = 0
+    """1 where its effects were committed in this database, together with this mark."""
 
 
 class NewRun(NamedTuple):

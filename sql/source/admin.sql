@@ -231,12 +231,12 @@ RETURNING Id;
 -- name: list_runs
 -- returns: RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
 --   ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
---   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+--   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 -- Newest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND RunId < uuid(:before_id)
 ORDER BY RunId DESC
@@ -245,7 +245,7 @@ LIMIT :page_size;
 -- name: list_runs_in
 -- returns: RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
 --   ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
---   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+--   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 -- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
 -- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
 WITH scanned AS MATERIALIZED (
@@ -261,7 +261,7 @@ page_end AS MATERIALIZED (SELECT s.RunId FROM scanned AS s ORDER BY s.RunId LIMI
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE
     Namespace = :namespace AND RunId < uuid(:before_id) AND RunId >= (SELECT p.RunId FROM page_end AS p)
@@ -271,12 +271,12 @@ ORDER BY RunId DESC;
 -- name: list_job_runs
 -- returns: RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
 --   ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
---   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+--   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 -- The runs of one job, latest slot and attempt first.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE JobId = uuid(:job_id) AND Namespace = :namespace AND (ScheduledFor, Attempt) < (:before, :before_attempt)
 ORDER BY ScheduledFor DESC, Attempt DESC
@@ -285,12 +285,12 @@ LIMIT :page_size;
 -- name: list_dead
 -- returns: RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
 --   ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
---   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+--   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 -- The dead letters, oldest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND State = 'dlq' AND RunId > :after_id
 ORDER BY RunId
@@ -300,14 +300,14 @@ LIMIT :page_size;
 -- rows: run_id
 -- returns: RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
 --   ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
---   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+--   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 -- A missing row: there is no such run, or it was purged.
 WITH p AS (:rows)
 
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p);
 

@@ -16,6 +16,7 @@ from sqlalchemy import orm
 from celery_sqlbeat.config.database_url import database_url
 from celery_sqlbeat.errors import AlreadyDone, LeaseLost, SecondTransaction, SqlbeatError, UnusableConnection
 from celery_sqlbeat.store import dialect_for
+from celery_sqlbeat.store.records import RunQuery
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.guard import GuardedRun, guard_script
 from celery_sqlbeat.worker.current import CurrentRun
@@ -317,6 +318,7 @@ def test_the_run_of_the_same_database_is_marked_in_the_same_commit(
     assert marks() == [0]
     connection.commit()
     assert marks() == [1]
+    assert [run.effects_done for run in world.store.runs(RunQuery(run_ids=[run_id]))] == [1]
     assert world.finish(started)
     with pytest.raises(LeaseLost):
         act(run_of(world, 2, started.fence, 1, **given), connection, world, "after its end")

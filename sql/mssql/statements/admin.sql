@@ -366,7 +366,7 @@ SELECT Id FROM @changed;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- Newest first. Zero rows: the last page was the last. A uniqueidentifier does not sort by its time here, Seq does;
 -- the highest id stands for the first page.
 DECLARE @before_id varchar(36) = ?, @page_size int = ?, @namespace nvarchar(100) = ?;
@@ -378,7 +378,7 @@ END;
 SELECT TOP (@page_size)
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM dbo.JobRuns
 WHERE Namespace = @namespace AND Seq < @before_seq
 ORDER BY Seq DESC;
@@ -389,7 +389,7 @@ ORDER BY Seq DESC;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
 -- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
 DECLARE @before_id varchar(36) = ?, @scan_size int = ?, @namespace nvarchar(100) = ?, @state varchar(20) = ?;
@@ -410,7 +410,7 @@ DECLARE @last_seq bigint = (
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM dbo.JobRuns
 WHERE Namespace = @namespace AND Seq < @before_seq AND Seq >= @last_seq AND (State = @state OR Seq = @last_seq)
 ORDER BY Seq DESC;
@@ -421,7 +421,7 @@ ORDER BY Seq DESC;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The runs of one job, latest slot and attempt first.
 DECLARE @page_size int = ?, @job_id uniqueidentifier = ?, @namespace nvarchar(100) = ?, @before datetime2(6) = ?,
     @before_attempt int = ?;
@@ -429,7 +429,7 @@ DECLARE @page_size int = ?, @job_id uniqueidentifier = ?, @namespace nvarchar(10
 SELECT TOP (@page_size)
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM dbo.JobRuns
 WHERE
     JobId = @job_id AND Namespace = @namespace AND ScheduledFor <= @before
@@ -442,7 +442,7 @@ ORDER BY ScheduledFor DESC, Attempt DESC;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The dead letters, oldest first. Zero rows: the last page was the last. The text of an id sorts by its time; there are
 -- few dead letters, and their index holds nothing but ids.
 DECLARE @page_size int = ?, @namespace nvarchar(100) = ?, @after_id varchar(36) = ?;
@@ -451,7 +451,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt,
-    r.CancelBy, r.CancelReason
+    r.CancelBy, r.CancelReason, r.EffectsDone
 FROM (
     SELECT TOP (@page_size) d.RunId, CONVERT(char(36), d.RunId) COLLATE Latin1_General_BIN2 AS IdText
     FROM dbo.JobRuns AS d WITH (INDEX (JobRuns_Dead))
@@ -471,7 +471,7 @@ OPTION (LOOP JOIN);
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- A missing row: there is no such run, or it was purged.
 DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 
@@ -479,7 +479,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt,
-    r.CancelBy, r.CancelReason
+    r.CancelBy, r.CancelReason, r.EffectsDone
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
 WHERE r.Namespace = @namespace

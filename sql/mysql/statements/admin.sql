@@ -345,12 +345,12 @@ SELECT Id FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s A
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- Newest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND RunId < %(before_id)s
 ORDER BY RunId DESC
@@ -362,7 +362,7 @@ LIMIT %(page_size)s;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
 -- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
 SELECT min(s.RunId)
@@ -378,7 +378,7 @@ FROM (
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND RunId < %(before_id)s AND RunId >= @page_end AND (State = %(state)s OR RunId = @page_end)
 ORDER BY RunId DESC;
@@ -389,12 +389,12 @@ ORDER BY RunId DESC;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The runs of one job, latest slot and attempt first.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE JobId = %(job_id)s AND Namespace = %(namespace)s AND (ScheduledFor, Attempt) < (%(before)s, %(before_attempt)s)
 ORDER BY ScheduledFor DESC, Attempt DESC
@@ -406,12 +406,12 @@ LIMIT %(page_size)s;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The dead letters, oldest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND Dead = 1 AND RunId > %(after_id)s
 ORDER BY RunId
@@ -424,13 +424,13 @@ LIMIT %(page_size)s;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- A missing row: there is no such run, or it was purged.
 SET @rows = %(rows)s;
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = %(namespace)s AND RunId IN (SELECT p.run_id FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p);
 

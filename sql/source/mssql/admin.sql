@@ -80,7 +80,7 @@ END;
 SELECT TOP (:page_size)
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND Seq < @before_seq
 ORDER BY Seq DESC;
@@ -103,7 +103,7 @@ DECLARE @last_seq bigint = (
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND Seq < @before_seq AND Seq >= @last_seq AND (State = :state OR Seq = @last_seq)
 ORDER BY Seq DESC;
@@ -112,7 +112,7 @@ ORDER BY Seq DESC;
 SELECT TOP (:page_size)
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE
     JobId = :job_id AND Namespace = :namespace AND ScheduledFor <= :before
@@ -126,7 +126,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt,
-    r.CancelBy, r.CancelReason
+    r.CancelBy, r.CancelReason, r.EffectsDone
 FROM (
     SELECT TOP (:page_size) d.RunId, CONVERT(char(36), d.RunId) COLLATE Latin1_General_BIN2 AS IdText
     FROM JobRuns AS d WITH (INDEX (JobRuns_Dead))
@@ -144,7 +144,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt,
-    r.CancelBy, r.CancelReason
+    r.CancelBy, r.CancelReason, r.EffectsDone
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = p.run_id
 WHERE r.Namespace = :namespace

@@ -147,7 +147,7 @@ FROM (
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND RunId < :before_id AND RunId >= @page_end AND (State = :state OR RunId = @page_end)
 ORDER BY RunId DESC;
@@ -156,7 +156,7 @@ ORDER BY RunId DESC;
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND Dead = 1 AND RunId > :after_id
 ORDER BY RunId

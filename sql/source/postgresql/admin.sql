@@ -2,7 +2,7 @@
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = :namespace AND Dead = 1 AND RunId > uuid(:after_id)
 ORDER BY RunId

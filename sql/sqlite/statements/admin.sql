@@ -264,12 +264,12 @@ RETURNING Id;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- Newest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = ?1 AND RunId < ?2
 ORDER BY RunId DESC
@@ -281,7 +281,7 @@ LIMIT ?3;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The runs in one state among the next :scan_size of list_runs, whose last one closes them in whatever state, so that the
 -- next look goes on behind it. Zero rows: that was the last. An index by state would be written with every change of one.
 WITH scanned AS MATERIALIZED (
@@ -297,7 +297,7 @@ page_end AS MATERIALIZED (SELECT s.RunId FROM scanned AS s ORDER BY s.RunId LIMI
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE
     Namespace = ?1 AND RunId < ?2 AND RunId >= (SELECT p.RunId FROM page_end AS p)
@@ -310,12 +310,12 @@ ORDER BY RunId DESC;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The runs of one job, latest slot and attempt first.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE JobId = ?1 AND Namespace = ?2 AND (ScheduledFor, Attempt) < (?3, ?4)
 ORDER BY ScheduledFor DESC, Attempt DESC
@@ -327,12 +327,12 @@ LIMIT ?5;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- The dead letters, oldest first. Zero rows: the last page was the last.
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = ?1 AND State = 'dlq' AND RunId > ?2
 ORDER BY RunId
@@ -345,14 +345,14 @@ LIMIT ?3;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- A missing row: there is no such run, or it was purged.
 WITH p (run_id) AS (:rows)
 
 SELECT
     RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
     ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
-    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+    CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 FROM JobRuns
 WHERE Namespace = ?1 AND RunId IN (SELECT p.run_id FROM p);
 
