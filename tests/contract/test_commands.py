@@ -79,11 +79,12 @@ JOB = thing(
     version=WHOLE,
     read_at=INSTANT,
     id=TEXT,
+    sensitive=FLAG,
 )
 RUN = thing(
     id=TEXT,
-    job_name=TEXT,
-    kind={"enum": ["schedule", "manual"]},
+    job_name=TEXT_OR_NULL,
+    kind={"enum": ["schedule", "manual", "one_off"]},
     scheduled_for=INSTANT,
     last_slot=INSTANT,
     slots=WHOLE,
@@ -105,6 +106,9 @@ RUN = thing(
     created_at=INSTANT,
     job_id=TEXT,
     seconds=NUMBER_OR_NULL,
+    task=TEXT_OR_NULL,
+    is_new=FLAG,
+    effects_done=FLAG,
 )
 PROCESS = thing(
     id=TEXT,
