@@ -39,10 +39,13 @@ def setup(app: Any) -> "Handle":
     Workers of the app that run inside this program keep the leases of what they run.
     """
     from celery_sqlbeat.api import Handle
+    from celery_sqlbeat.api.durable_eta import keep_far_calls
     from celery_sqlbeat.worker.install import install
 
     install(app)
-    return Handle(app)
+    handle = Handle(app)
+    keep_far_calls(handle)
+    return handle
 
 
 def current_run() -> "CurrentRun | None":

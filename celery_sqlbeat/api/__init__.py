@@ -49,7 +49,7 @@ class Handle:
         self.runs = Runs(self.ready, app)
         self.dead = Dead(self.ready)
         self.locks = Locks(self.ready)
-        self._one_offs = OneOffs(app, self.ready, lambda: self.settings, lambda: self.rules)
+        self.one_offs = OneOffs(app, self.ready, lambda: self.settings, lambda: self.rules)
 
     @property
     def settings(self) -> Settings:
@@ -98,16 +98,19 @@ class Handle:
         idempotency_key: str | None = None,
         ttl: float | timedelta | None = None,
         options: Mapping[str, Any] | None = None,
+        connection: Any = None,
+        using: str | None = None,
         strict: bool = False,
         **policies: Any,
     ) -> Run:
         """Submit a one-off, now or for later: it is kept until its outcome is recorded.
 
         With an `idempotency_key` the same call within `ttl` seconds (a day) returns the first run.
-        `options` are those of `apply_async`, such as queue and priority. `strict` refuses a task
-        that is not registered here.
+        `options` are those of `apply_async`, such as queue and priority. On a `connection` of your
+        own, or that of Django's database `using`, it exists if your transaction commits. `strict`
+        refuses a task that is not registered here.
         """
-        return self._one_offs.submit(
+        return self.one_offs.submit(
             {
                 "task": task,
                 "args": args,
@@ -117,6 +120,8 @@ class Handle:
                 "idempotency_key": idempotency_key,
                 "ttl": ttl,
                 "options": options,
+                "connection": connection,
+                "using": using,
                 "strict": strict,
                 **policies,
             }
@@ -127,7 +132,7 @@ class Handle:
 
         An item that cannot work is named by the error; nothing of its batch is written.
         """
-        return self._one_offs.submit_many(items, progress)
+        return self.one_offs.submit_many(items, progress)
 
     def lock(self, key: str, expiry: float | timedelta = 30, wait: float | timedelta = 0) -> Lock:
         """Return a lock over all processes of the namespace, for `with`.
@@ -159,7 +164,7 @@ class Handle:
 
     def close(self) -> None:
         """Close the connections; the next statement opens new ones."""
-        self._one_offs.close()
+        self.one_offs.close()
         store, self._store, self._is_ready = self._store, None, False
         if store is not None:
             store.close()

@@ -5,24 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.api.one_off_input import Submission, submission
+from celery_sqlbeat.api.one_off_rows import Item, Place, claim_of, is_same, new_run, placed
 from celery_sqlbeat.api.records import Run, run_of
 from celery_sqlbeat.api.submitter import Submitter
 from celery_sqlbeat.celery_bridge.call_check import check_arguments, check_call, registered_tasks
 from celery_sqlbeat.config.settings import Settings
 from celery_sqlbeat.config.validation import shown
-from celery_sqlbeat.errors import FieldError, IdempotencyConflict
-from celery_sqlbeat.model import Claim, RunRecord, Slot
-from celery_sqlbeat.model.definition import Definition, Rules
-from celery_sqlbeat.model.lifecycle import CLAIMED, SCHEDULED
-from celery_sqlbeat.model.one_offs import ONE_OFF, OneOff, Submitted
+from celery_sqlbeat.errors import FieldError, IdempotencyConflict, RowRefused
+from celery_sqlbeat.model.definition import Rules
+from celery_sqlbeat.model.lifecycle import SCHEDULED
+from celery_sqlbeat.model.one_offs import Submitted
 from celery_sqlbeat.schedule.zone import BOUNDS, within
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.protocol import OneOffStore
 from celery_sqlbeat.store.records import RunQuery
+from celery_sqlbeat.store.submission import submit_in
 
 Progress = Callable[[int], None]
 
@@ -30,16 +31,6 @@ BATCH = 500  # one-offs of one transaction
 PURGED = "purged"
 _TRUSTED_SECONDS = 10.0  # for which the server's clock is not read again
 _MOST_CHECKED = 2000  # kinds of calls whose route and serializer are known to work
-
-
-class _Item(NamedTuple):
-    """One submission of a batch, as far as it is decided before it is written."""
-
-    checked: Submission
-    due_at: datetime | None
-    run_id: str
-    is_ours: bool
-    """Whether this process publishes it itself."""
 
 
 class OneOffs:
@@ -60,35 +51,43 @@ class OneOffs:
 
     def submit(self, fields: Mapping[str, Any]) -> Run:
         """Submit one."""
-        (run,) = self._add([self._check(fields)])
+        place, own = placed(fields)
+        (run,) = self._add([self._check(own)], place)
+        return run
+
+    def keep(self, run_id: str, fields: Mapping[str, Any]) -> Run:
+        """Submit one under the id of a task that somebody calls."""
+        (run,) = self._add([self._check(dict(fields), run_id)], Place())
         return run
 
     def submit_many(self, items: Iterable[Mapping[str, Any]], progress: Progress) -> list[Run]:
         """Submit batch by batch; the items of a batch are checked before any of it is written."""
-        runs, batch, keys = list[Run](), list[Submission](), set[str]()
+        runs, batch, keys, place = list[Run](), list[Submission](), set[str](), Place()
         for number, fields in enumerate(items):
-            checked = self._numbered(number, fields)
+            there, checked = self._numbered(number, fields)
             key = checked.key.text if checked.key else None
-            if len(batch) >= BATCH or key in keys:  # of one key the second finds the run of the first
-                runs += self._add(batch, progress)
+            # Of one key the second finds the run of the first.
+            if batch and (len(batch) >= BATCH or key in keys or not is_same(place, there)):
+                runs += self._add(batch, place, progress)
                 batch, keys = [], set()
             batch.append(checked)
+            place = there
             if key is not None:
                 keys.add(key)
-        return runs + self._add(batch, progress) if batch else runs
+        return runs + self._add(batch, place, progress) if batch else runs
 
-    def _numbered(self, number: int, fields: Any) -> Submission:
+    def _numbered(self, number: int, fields: Any) -> tuple[Place, Submission]:
         if not isinstance(fields, Mapping):
             raise FieldError(f"item {number}", shown(fields), "write a mapping with the parameters of submit")
+        place, own = placed(fields)
         try:
-            return self._check(fields)
+            return place, self._check(own)
         except FieldError as error:
             raise FieldError(f"item {number}, {error.field}", error.value, error.remedy) from error
 
-    def _check(self, fields: Mapping[str, Any]) -> Submission:
-        own = dict(fields)
+    def _check(self, own: dict[str, Any], run_id: str | None = None) -> Submission:
         strict = own.pop("strict", False)
-        checked = submission(self._rules(), self._ids.run_ids(1)[0], **own)
+        checked = submission(self._rules(), run_id or self._ids.run_ids(1)[0], **own)
         call, task = checked.definition.call, registered_tasks(self._app, checked.definition.call.task_name)
         if task is None:
             self._tell_unknown(call.task_name, strict)
@@ -116,35 +115,52 @@ class OneOffs:
                 remedy="see that the workers of its queue have it, or correct its name; strict=True refuses such names",
             )
 
-    def _add(self, batch: Sequence[Submission], progress: Progress = lambda _: None) -> list[Run]:
+    def _add(self, batch: Sequence[Submission], place: Place, progress: Progress = lambda _: None) -> list[Run]:
         """Write a batch, publish of it what is due now, and return its runs."""
-        store, submitter = self._store(), self._submitter_here()
-        until = environment.monotonic() + self._settings().dispatch_timeout
+        store = self._store()
+        if place.is_ours:
+            items, done = self._inserted(store, batch)
+        else:
+            items = [Item(checked, self._due_at(checked), checked.text.job_name, False) for checked in batch]
+            done = submit_in(store, [item.checked.one_off(item.run_id, item.due_at, None) for item in items], *place)
+        progress(len(batch))
+        refused = [item for item in items if item.run_id not in done]
+        if refused:
+            raise RowRefused(
+                f"the database refuses {len(refused)} of {len(items)} one-offs, the first for task "
+                f"{refused[0].checked.text.task_name}; the event row_refused tells why, the others are submitted"
+            )
+        unseen = PURGED if place.is_ours else SCHEDULED  # then by the shop's own transaction
+        return self._runs(store, items, [done[item.run_id] for item in items], unseen)
+
+    def _inserted(self, store: Store, batch: Sequence[Submission]) -> tuple[list[Item], dict[str, Submitted]]:
+        """Write a batch in a transaction of its own, and publish of it what is due now."""
+        submitter, seconds = self._submitter_here(), self._settings().dispatch_timeout
         items = self._planned(batch, submitter)
         claim_ids = iter(self._ids.claim_ids(sum(item.is_ours for item in items)))
         one_offs = [
             item.checked.one_off(item.run_id, item.due_at, next(claim_ids) if item.is_ours else None) for item in items
         ]
-        done = cast(OneOffStore, store).submit(one_offs, submitter.name, self._settings().dispatch_timeout)
-        answers = [done[item.run_id] for item in items]
-        self._server = answers[-1].now, environment.monotonic()
+        until = environment.monotonic() + seconds
+        done = cast(OneOffStore, store).submit(one_offs, submitter.name, seconds)
+        for answer in done.values():
+            self._server = answer.now, environment.monotonic()
         claims = [
-            _claim(one_off, item.checked.definition, answer)
-            for item, one_off, answer in zip(items, one_offs, answers, strict=True)
-            if answer.is_new and item.is_ours and answer.fence
+            claim_of(one_off, item.checked.definition, answer)
+            for item, one_off in zip(items, one_offs, strict=True)
+            if item.run_id in done and (answer := done[item.run_id]).is_new and item.is_ours and answer.fence
         ]
         if claims:
             submitter.publish(claims, until)
-        progress(len(batch))
-        return self._runs(store, items, answers)
+        return items, done
 
-    def _planned(self, batch: Sequence[Submission], submitter: Submitter) -> list[_Item]:
+    def _planned(self, batch: Sequence[Submission], submitter: Submitter) -> list[Item]:
         """Decide what is due now, and what of that this process publishes itself."""
         due = [self._due_at(checked) for checked in batch]
         ours = [at is None and submitter.publishes(item.definition.call) for item, at in zip(batch, due, strict=True)]
         is_connected = any(ours) and submitter.connect()
         return [
-            _Item(checked, at, checked.text.job_name, is_ours and is_connected)
+            Item(checked, at, checked.text.job_name, is_ours and is_connected)
             for checked, at, is_ours in zip(batch, due, ours, strict=True)
         ]
 
@@ -169,8 +185,11 @@ class OneOffs:
         at, read_at = self._server
         return at + timedelta(seconds=environment.monotonic() - read_at)
 
-    def _runs(self, store: Store, items: Sequence[_Item], answers: Sequence[Submitted]) -> list[Run]:
-        """Return the runs that the submissions stand for, or raise for a key of something else."""
+    def _runs(self, store: Store, items: Sequence[Item], answers: Sequence[Submitted], unseen: str) -> list[Run]:
+        """Return the runs that the submissions stand for, or raise for a key of something else.
+
+        `unseen`: the state of one that was submitted before, and is not seen.
+        """
         earlier = [answer.run_id for answer in answers if not answer.is_new]
         rows = {row.run_id: row for row in store.runs(RunQuery(run_ids=earlier))} if earlier else {}
         for item, answer in zip(items, answers, strict=True):
@@ -179,7 +198,7 @@ class OneOffs:
                 shown_key, task_name = item.checked.shown_key or "", item.checked.text.task_name or ""
                 raise IdempotencyConflict(shown_key, task_name, answer.run_id, answer.task_name)
         return [
-            run_of(rows[answer.run_id]) if answer.run_id in rows else _run(item, answer)
+            run_of(rows[answer.run_id]) if answer.run_id in rows else new_run(item, answer, unseen)
             for item, answer in zip(items, answers, strict=True)
         ]
 
@@ -194,62 +213,3 @@ class OneOffs:
         submitter, self._submitter = self._submitter, None
         if submitter is not None:
             submitter.close()
-
-
-def _claim(one_off: OneOff, definition: Definition, answer: Submitted) -> Claim:
-    """Return the claim of the submitter, which is published as one of a beat."""
-    call = definition.call
-    return Claim(
-        job_id=one_off.run_id,
-        job_name=one_off.run_id,
-        task_name=one_off.task_name,
-        args=call.args,
-        kwargs=call.kwargs,
-        options=call.options,
-        run_id=one_off.run_id,
-        claim_id=one_off.claim_id or "",
-        fence=answer.fence,
-        slot=Slot(ONE_OFF, answer.due_at, 1, 0, 0, None, None, True, None, False),
-        lease_seconds=one_off.lease_seconds,
-        max_retries=one_off.max_retries,
-        exclusive=True,
-        code_key=None,
-        max_runtime=one_off.max_runtime,
-        is_sensitive=definition.policy.sensitive,
-        retry=definition.policy.retry,
-        pool=definition.policy.pool,
-    )
-
-
-def _run(item: _Item, answer: Submitted) -> Run:
-    """Return the run as it was written, without reading it."""
-    is_claimed = bool(answer.is_new and item.is_ours and answer.fence)
-    state = (CLAIMED if is_claimed else SCHEDULED) if answer.is_new else PURGED
-    row = RunRecord(
-        run_id=answer.run_id,
-        job_id=answer.run_id,
-        job_name=answer.run_id,
-        kind=ONE_OFF,
-        scheduled_for=answer.due_at,
-        last_slot=None,
-        slot_count=1,
-        attempt=1,
-        state=state,
-        prior_state=state,
-        reason=None,
-        fence=answer.fence,
-        claimed_by=None,
-        claimed_at=answer.now if is_claimed else None,
-        published_at=None,
-        started_by=None,
-        started_at=None,
-        finished_at=None,
-        failures=0,
-        lost_leases=0,
-        due_at=None if is_claimed else answer.due_at,
-        error=None,
-        traceback=None,
-        created_at=answer.now,
-        task_name=item.checked.text.task_name,
-    )
-    return run_of(row, is_new=answer.is_new)

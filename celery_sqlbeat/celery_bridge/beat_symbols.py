@@ -1,6 +1,6 @@
 """What a beat needs of Celery, kombu and py-amqp that they do not document. See symbol_row.py."""
 
-from celery_sqlbeat.celery_bridge.symbol_row import BATCHES, CONFIRMING, KINDS, rows
+from celery_sqlbeat.celery_bridge.symbol_row import BATCHES, CONFIRMING, FAR_CALLS, KINDS, rows
 
 _SCHEDULER = "celery.beat:Scheduler"
 _TRANSPORT = "amqp.transport:_AbstractTransport"
@@ -41,7 +41,8 @@ BEAT = (
         "no job fires, since no message can be made of an entry",
         "celery.beat:_evaluate_entry_args (entry_args)",
         "celery.beat:_evaluate_entry_kwargs (entry_kwargs)",
-        "celery.app.base:Celery.send_task (self, name, args, kwargs, producer, result_cls, task_type, **options)",
+        "celery.app.base:Celery.send_task "
+        "(self, name, args, kwargs, countdown, eta, task_id, producer, result_cls, task_type, **options)",
         "celery.app.base:Celery.send_task > on_task_call",
         "celery.app.amqp:AMQP.router",
         "celery.app.amqp:AMQP.Producer",
@@ -93,6 +94,21 @@ BEAT = (
         "celery.backends.base:DisabledBackend",
         "celery.backends.base:Backend.get_task_meta (self, task_id, cache)",
         "celery.backends.base:Backend.store_result (self, task_id, result, state)",
+    ),
+    *rows(
+        "beat",
+        "celery 5.3",
+        "calls with an eta far ahead go to the broker, whatever sqlbeat_durable_eta says",
+        "celery.app.task:Task.apply_async > send_task",
+        "celery.app.base:Celery.control_cls",
+        "celery.app.base:Celery.thread_oid",
+        "celery.app.base:Celery.current_worker_task",
+        "celery.app.base:Celery.AsyncResult",
+        "celery.app.task:Task.add_trail (self, result)",
+        "celery.app.control:Control.revoke (self, task_id, destination, terminate, signal, **kwargs)",
+        "celery.result:AsyncResult.revoke > revoke",
+        "kombu.utils.imports:symbol_by_name (name)",
+        feature=FAR_CALLS,
     ),
     *rows(
         "beat",

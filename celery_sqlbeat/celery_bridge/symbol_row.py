@@ -18,6 +18,7 @@ CONNECTIONS = "telling beats which connection to Redis is this worker's"
 KINDS = "making messages after the first of their kind"
 CONFIRMING = "confirmations of a whole batch at once on AMQP"
 BATCHES = "sending a whole batch at once to Redis"
+FAR_CALLS = "one-offs of ordinary tasks that are far ahead"
 
 
 class Symbol(NamedTuple):

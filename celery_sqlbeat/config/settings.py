@@ -145,6 +145,12 @@ class Settings:
     payload_key: Keyring | None = _setting(  # noqa: RUF009 - a frozen value
         None, payload_key(), "Encrypts the arguments of jobs at rest; the newest key first, with those before it."
     )
+    durable_eta: float | None = _setting(
+        None,
+        validation.optional(validation.seconds(0, above=True), "off"),
+        "Ordinary tasks whose eta is further ahead than so many seconds become durable one-offs, in every process that "
+        "has called `celery_sqlbeat.setup(app)`.",
+    )
     create_tables: bool | None = _setting(
         None, validation.optional(validation.flag(), "only on SQLite"), "Whether beat creates missing tables by itself."
     )

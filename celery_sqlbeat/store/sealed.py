@@ -34,6 +34,14 @@ def sealed_store(store: Store, keys: Keyring) -> Store:
     return made  # type: ignore[no-any-return]  # the verbs without arguments are those of the store
 
 
+def unsealed(store: Store, rows: Sequence[R]) -> tuple[Store, list[R]]:
+    """Return the store below, and rows as it would be given them."""
+    if not isinstance(store, _SealedStore):
+        return store, [*rows]
+    below: Store = store._store
+    return below, [*map(store._sealed, rows)]
+
+
 class _SealedStore:
     def __init__(self, store: Store, keys: Keyring) -> None:
         self._store = store

@@ -44,6 +44,7 @@ def test_the_defaults_are_those_of_the_contract_and_pass_their_own_checks() -> N
         "allowed_tasks": ("*",),
         "max_payload": 262_144,
         "payload_key": None,
+        "durable_eta": None,
         "create_tables": None,
         "redis_replicas": 0,
     }
@@ -89,6 +90,7 @@ def test_every_setting_can_be_given_by_the_environment() -> None:
         "SQLBEAT_ALLOWED_TASKS": "billing.*, report",
         "SQLBEAT_MAX_PAYLOAD": "1000",
         "SQLBEAT_PAYLOAD_KEY": "file:/run/secrets/payload-key",
+        "SQLBEAT_DURABLE_ETA": "900",
         "SQLBEAT_CREATE_TABLES": "off",
         "SQLBEAT_REDIS_REPLICAS": "1",
     }
