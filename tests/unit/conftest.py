@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.config.plugins import CLAIM_ORDERS, RETRY_STRATEGIES, SCHEDULES
+
 MOST_SLEEP = 0.1  # seconds of one test, all its threads together
 PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system"}
 NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.sendmsg"}
@@ -84,3 +86,15 @@ def pytest_collection_finish() -> None:
     """Freeze what was collected: the garbage collector would search it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def as_installed() -> Iterator[None]:
+    """Forget the functions that the settings of a test have named."""
+    registries = (RETRY_STRATEGIES, CLAIM_ORDERS, SCHEDULES)
+    before = [dict(registry._paths) for registry in registries]
+    yield
+    for registry, paths in zip(registries, before, strict=True):
+        registry._paths.clear()
+        registry._paths.update(paths)
+        registry._loaded.clear()

@@ -36,7 +36,7 @@ def backoff(strategy: str, error: BaseException | None = None, **fields: Any) ->
 
 
 @pytest.fixture(autouse=True)
-def added() -> None:
+def added(as_installed: None) -> None:
     for name in ("patient", "hopeless", "broken", "nonsense", "missing"):
         RETRY_STRATEGIES.add(f"{PATH}.{name}", f"{PATH}.{name}")
 

@@ -1,7 +1,6 @@
 """A kind of schedule that others add is read like ours, and only has to know its next instant."""
 
 import random
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -17,13 +16,10 @@ PATH = "tests.support.plugged"
 
 
 @pytest.fixture(autouse=True)
-def added() -> Iterator[None]:
+def added(as_installed: None) -> None:
     for name in ("minutes", "answers"):
         SCHEDULES.add(name, f"{PATH}.{name}")
     SCHEDULES.add("lost", "no_such_module.read")
-    yield
-    for name in ("minutes", "answers", "lost"):
-        del SCHEDULES._paths[name]
 
 
 def test_its_text_is_read_and_given_back() -> None:
