@@ -42,11 +42,11 @@ LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 WITH p AS (:rows)
 
 INSERT INTO Jobs (
-    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, IntervalMinutes, Args, Kwargs, Options, Policies,
+    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
     RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
 )
 SELECT
-    p.run_id, :namespace, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', NULL, p.args, p.kwargs, p.options,
+    p.run_id, :namespace, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options,
     p.policies, later(:now, coalesce(p.due_at, :now)), p.run_id,
     CASE WHEN p.claim_id IS NOT NULL THEN :submitter END,
     CASE WHEN p.claim_id IS NOT NULL THEN :now END,

@@ -69,6 +69,8 @@ class Side:
             "dead letters": self.store.runs(RunQuery(only_dead=True)),
             # Of writes that change nothing a store may tell or not.
             "deadlines": self.store.next_deadlines()._replace(changes=0),
+            "one-offs": self.store.runs(RunQuery(one_offs=True)),
+            #            "pulse": self.store.pulse()._replace(changes=0),
             "counts": self.store.counts(7200.0),
             "running": sorted(self.store.running(0.0, 100), key=attrgetter("started_at", "run_id")),
             "unended": sorted((slot._replace(earlier=tuple(sorted(slot.earlier))) for slot in unended), key=BY_RUN),
@@ -86,7 +88,7 @@ class Sides:
         self._set_clock = set_clock
         set_clock(noon)
         self.sides = [Side(store, seed, lambda: self.now) for store in stores]
-        self.ids = Ids(Random(seed + 1).randbytes, lambda: int(self.now.timestamp() * 1000))
+        self.ids = Ids(Random(f"walk {seed}").randbytes, lambda: int(self.now.timestamp() * 1000))
 
     def both(self, action: Callable[[Side], T], what: str) -> list[T]:
         """Do the same on both sides, which must answer alike."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from operator import attrgetter
 from random import Random
 from typing import Any
@@ -42,7 +43,9 @@ from celery_sqlbeat.model.lifecycle import (
     after_success,
     released,
 )
-from celery_sqlbeat.store.records import Expired, Guard, KeptRun, Release, RunNote, RunQuery
+from celery_sqlbeat.model.one_offs import CancelRequest, IdempotencyKey, OneOff
+from celery_sqlbeat.store.records import Expired, Guard, KeptRun, OldKeys, OldRuns, Release, RunNote, RunQuery
+from celery_sqlbeat.testing.contract.one_offs import claim_of
 from tests.contract.beside import BY_RUN, LEASE, Side, Sides
 
 NAMES = [f"job-{number}" for number in range(6)]
@@ -73,6 +76,7 @@ ENDINGS = [
 ]
 MAX_LOST = 2
 OFTEN = 12 * ["they_claim", "they_start", "they_finish"] + 6 * ["they_wait", "they_mark", "they_sweep", "they_add"]
+OFTEN += 4 * ["they_submit", "they_cancel_a_run"]
 
 
 class Walk(Sides):
@@ -180,6 +184,7 @@ class Walk(Sides):
 
     def they_finish(self) -> None:
         at, ending = self.shares(), self.random.choice(ENDINGS)
+        self.let_pass(0.000_002)  # nor is a retry due when such a slot is
         self.both(lambda s: s.store.finish([_release(run, ending) for run in self.some(s, "runs", at)]), "an end")
 
     def they_wait_on(self) -> None:
@@ -278,6 +283,53 @@ class Walk(Sides):
 
         self.both(enqueue, "an extra slot")
 
+    # Whoever submits without a schedule, and whoever cancels
+
+    def they_submit(self) -> None:
+        ids = [self.ids.run_ids(1)[0] for _ in range(self.random.choice([1, 1, 3]))]
+        claim_ids = self.ids.claim_ids(len(ids))
+        one_offs = [self.one_off(*both) for both in zip(ids, claim_ids, strict=True)]
+        for _ in range(self.random.choice([1, 1, 2])):  # an answer may be lost
+            self.submit(one_offs, "a submission")
+
+    def one_off(self, run_id: str, claim_id: str) -> OneOff:
+        chance = self.random
+        ahead = chance.choice([None, None, -5.0, 20.0, 100.0])
+        due_at = None if ahead is None else self.now + timedelta(seconds=ahead)
+        key = IdempotencyKey(f"key-{chance.randrange(3)}", chance.choice("ab"), chance.choice([5.0, 300.0]))
+        policies = chance.choice([None, None, '{"overlap": "allow"}', '{"max_retries": 0}'])
+        plain = OneOff(run_id, "app.once", "[1]", None, None, policies, due_at, key=chance.choice([None, None, key]))
+        is_claimed = ahead is None and chance.random() < 0.5
+        return plain._replace(claim_id=claim_id, lease_seconds=LEASE, max_retries=2) if is_claimed else plain
+
+    def submit(self, one_offs: Sequence[OneOff], what: str) -> None:
+        def submit(side: Side) -> Any:
+            store: Any = side.store
+            answers = store.submit(one_offs, "submitter", 30.0)
+            mine = [(one_off, answers[one_off.run_id]) for one_off in one_offs if answers[one_off.run_id].fence]
+            side.claims = [*side.claims, *(claim_of(*pair) for pair in mine)][-8:]
+            return answers
+
+        self.both(submit, what)
+
+    def they_cancel_a_run(self) -> None:
+        at = [self.random.random() ** 2 for _ in range(self.random.choice([1, 1, 2]))]
+
+        def cancel(side: Side) -> Any:
+            runs = side.store.runs(RunQuery())
+            chosen = {runs[int(share * len(runs))].run_id for share in at if runs}
+            store: Any = side.store
+            return store.cancel([CancelRequest(run_id, "ann", "wrong") for run_id in sorted(chosen)])
+
+        self.both(cancel, "a cancellation of runs")
+
+    def they_forget(self) -> None:
+        keep = self.random.choice([0.0, 100.0, 1000.0])
+        if self.random.random() < 0.3:
+            self.both(partial(_purged, keep_seconds=keep), "a clean-up")
+        keys: Any = OldKeys()
+        self.both(lambda s: s.store.purge(keys).rows, "a clean-up of keys")
+
     def they_replay(self) -> None:
         at, run_id = self.random.random(), self.ids.run_ids(1)[0]
 
@@ -292,6 +344,14 @@ class Walk(Sides):
 def _release(held: Claim | StartedRun | HeldLease | ReplaceableRun, ending: Ending) -> Release:
     retries = held.celery_retries if isinstance(held, StartedRun) else None
     return Release(held.job_id, held.run_id, held.claim_id, held.fence, ending, retries)
+
+
+def _purged(side: Side, keep_seconds: float) -> int:
+    """Delete old runs; what nobody knows any more is not noted."""
+    rows = side.store.purge(OldRuns(keep_seconds)).rows
+    known = {run.run_id for run in side.store.runs(RunQuery())}
+    side.claims = [claim for claim in side.claims if claim.run_id in known]
+    return rows
 
 
 def _due(side: Side) -> DueBatch:

@@ -43,8 +43,8 @@ def end_run(view: View, release: Release, guard: Guard) -> Ended:
     ending, now = storable(release.ending), view.now
     frees = job is not None and _may_release(job, run, release, guard, now)
     closes = _may_close(run, release, guard, frees, now)
-    if closes and run.get("cancel_at") is not None:  # whatever became of it: somebody relies on its end
-        ending = ending._replace(state=CANCELLED, reason=run["reason"], retry_seconds=None)
+    if closes and run.get("cancel_at") is not None:
+        ending = ending._replace(retry_seconds=None)
     via = _way_to(run, ending, guard)
     if closes and (via, ending.state) not in TRANSITIONS:
         return Ended(is_released=False, is_closed=False)
@@ -180,7 +180,8 @@ def _may_close(run: Row, release: Release, guard: Guard, is_released: bool, now:
 
 
 def _close(run: Row, ending: Ending, via: str, now: int) -> None:
-    """Write how a run ended."""
+    """Write how a run ended; what somebody has asked to cancel ends as that."""
+    asked = run["reason"] if run.get("cancel_at") is not None else None
     goes_on = not run.get("exclusive") and run["state"] == RUNNING
     waits = ending.retry_seconds is not None and (not run.get("advances") or goes_on)
     run |= {
@@ -196,6 +197,8 @@ def _close(run: Row, ending: Ending, via: str, now: int) -> None:
         "error": ending.error,
         "traceback": ending.traceback,
     }
+    if asked is not None:
+        run |= {"state": CANCELLED, "reason": asked, "finished_at": now}
     if ending.state == DISPATCHED and run.get("published_at") is None:
         run["published_at"] = now
     if ending.state == DISPATCHED or goes_on:

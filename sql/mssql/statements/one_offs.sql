@@ -81,11 +81,11 @@ DECLARE @ends_at datetime2(6) = DATEADD(
 );
 
 INSERT INTO dbo.Jobs (
-    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, IntervalMinutes, Args, Kwargs, Options, Policies,
+    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
     RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
 )
 SELECT
-    p.run_id, @namespace, LOWER(CONVERT(char(36), p.run_id)), 1, N'one_off', p.task_name, N'once', NULL, p.args,
+    p.run_id, @namespace, LOWER(CONVERT(char(36), p.run_id)), 1, N'one_off', p.task_name, N'once', p.args,
     p.kwargs, p.options, p.policies,
     CASE WHEN p.due_at > @now THEN p.due_at ELSE @now END, p.run_id,
     CASE WHEN p.claim_id IS NOT NULL THEN @submitter END,

@@ -56,11 +56,11 @@ FOR UPDATE;
 -- What is there already stays as it is.
 SET @now = utc_timestamp(6), @rows = %(rows)s;
 INSERT INTO Jobs (
-    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, IntervalMinutes, Args, Kwargs, Options, Policies,
+    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
     RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
 )
 SELECT
-    p.run_id, %(namespace)s, p.run_id, 1, 'one_off', p.task_name, 'once', NULL, p.args, p.kwargs, p.options, p.policies,
+    p.run_id, %(namespace)s, p.run_id, 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options, p.policies,
     greatest(CAST(@now AS datetime(6)), coalesce(p.due_at, CAST(@now AS datetime(6)))), p.run_id,
     CASE WHEN p.claim_id IS NOT NULL THEN %(submitter)s END,
     CASE WHEN p.claim_id IS NOT NULL THEN CAST(@now AS datetime(6)) END,

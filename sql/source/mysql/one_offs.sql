@@ -27,11 +27,11 @@ FOR UPDATE;
 
 -- name: add_one_offs
 INSERT INTO Jobs (
-    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, IntervalMinutes, Args, Kwargs, Options, Policies,
+    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
     RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
 )
 SELECT
-    p.run_id, :namespace, p.run_id, 1, 'one_off', p.task_name, 'once', NULL, p.args, p.kwargs, p.options, p.policies,
+    p.run_id, :namespace, p.run_id, 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options, p.policies,
     later(:now, coalesce(p.due_at, :now)), p.run_id,
     CASE WHEN p.claim_id IS NOT NULL THEN :submitter END,
     CASE WHEN p.claim_id IS NOT NULL THEN :now END,

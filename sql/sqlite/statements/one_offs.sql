@@ -47,11 +47,11 @@ LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 WITH p (run_id, task_name, args, kwargs, options, policies, due_at, claim_id) AS (:rows)
 
 INSERT INTO Jobs (
-    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, IntervalMinutes, Args, Kwargs, Options, Policies,
+    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
     RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
 )
 SELECT
-    p.run_id, ?1, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', NULL, p.args, p.kwargs, p.options,
+    p.run_id, ?1, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options,
     p.policies, max(?2, coalesce(p.due_at, ?2)), p.run_id,
     CASE WHEN p.claim_id IS NOT NULL THEN ?3 END,
     CASE WHEN p.claim_id IS NOT NULL THEN ?2 END,
