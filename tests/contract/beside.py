@@ -70,7 +70,7 @@ class Side:
             # Of writes that change nothing a store may tell or not.
             "deadlines": self.store.next_deadlines()._replace(changes=0),
             "one-offs": self.store.runs(RunQuery(one_offs=True)),
-            #            "pulse": self.store.pulse()._replace(changes=0),
+            "pulse": self.store.pulse()._replace(changes=0),
             "counts": self.store.counts(7200.0),
             "running": sorted(self.store.running(0.0, 100), key=attrgetter("started_at", "run_id")),
             "unended": sorted((slot._replace(earlier=tuple(sorted(slot.earlier))) for slot in unended), key=BY_RUN),
