@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from celery.result import AsyncResult
 
@@ -49,11 +51,11 @@ def client(shop: WorkerShop) -> Iterator[Handle]:
         app.close()
 
 
-def program(shop: WorkerShop, text: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program of the shop."""
+def program(shop: WorkerShop, text: str, first: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run a program of the shop; `first` stands before all imports."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SQLBEAT_")}
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"import os, signal, sys, celery_sqlbeat, shop\n{text}"],
+        [sys.executable, "-W", "ignore", "-c", f"{first}\nimport os, signal, sys, celery_sqlbeat, shop\n{text}"],
         cwd=shop.folder,
         env={**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{shop.folder}"},
         capture_output=True,
@@ -213,6 +215,51 @@ def test_the_command_submits_and_shows_what_became_of_it(make_workers: MakeWorke
     conflict = command("submit", "work.note", "--key", "k", code=1)
     assert run["id"] in conflict
     assert "Traceback" not in conflict
+
+
+GREEN = """
+import gevent
+beat = celery_sqlbeat.setup(shop.app)
+runs = [gevent.spawn(beat.submit, "work.note", [number]) for number in range({submitters})]
+gevent.joinall(runs, raise_error=True)
+print(*[run.value.id for run in runs])
+"""
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lane_name)
+def test_green_threads_submit_beside_each_other_and_the_end_of_their_process_records_it(
+    make_workers: MakeWorkers, lane: Lane
+) -> None:
+    shop = make_workers(lane)
+    shop.write_app(lane)
+    shop.work(lane.pool, concurrency=2).ready()
+    done = program(shop, GREEN.format(submitters=SUBMITTERS), "from gevent import monkey; monkey.patch_all()")
+    assert done.returncode == 0, done.stderr
+    with client(shop) as beat:
+        for run_id in done.stdout.split():
+            assert beat.runs.wait(run_id, PATIENCE).state == SUCCESS
+    assert len(shop.starts()) == SUBMITTERS
+
+
+@pytest.mark.parametrize("lane", LANES[:2], ids=lane_name)
+def test_what_the_shop_commits_is_noticed_and_what_it_rolls_back_never_runs(
+    make_workers: MakeWorkers, lane: Lane
+) -> None:
+    shop = make_workers(lane)
+    shop.write_app(lane, sqlbeat_poll_interval=60)
+    shop.work(lane.pool, concurrency=2).ready()
+    shop.start().says("beat: Starting")
+    is_file = lane.database == "sqlite"
+    connection: Any = sqlite3.connect(shop.folder / "beat.db", 30) if is_file else psycopg.connect(shop.database_url)
+    with client(shop) as beat:
+        lost = beat.submit("work.note", ["lost"], connection=connection)
+        connection.rollback()
+        kept = beat.submit("work.note", ["kept"], connection=connection)
+        connection.commit()
+        connection.close()
+        assert ended(beat, shop, kept, 20).state == SUCCESS  # long before the next poll
+        assert beat.runs.get(lost.id) is None
+    assert [line.run for line in shop.starts()] == [kept.id]
 
 
 FAR = """

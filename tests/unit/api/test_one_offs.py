@@ -1,6 +1,6 @@
 """What is submitted: checked field by field, written once, and published where it is due now."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +12,8 @@ from celery_sqlbeat import events
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import FieldError, IdempotencyConflict, SqlbeatError
+from celery_sqlbeat.model import Claim, SeenNode
+from celery_sqlbeat.model.nodes import tell_queues, tell_tasks, with_mark
 from celery_sqlbeat.model.one_offs import IdempotencyKey, OneOff, Submitted
 from celery_sqlbeat.publish.messages import HEADER
 from celery_sqlbeat.store import Store
@@ -28,6 +30,8 @@ class Rows:
         self.keys: dict[str, tuple[str, IdempotencyKey, str]] = {}
         self.forgotten: list[str] = []
         self.calls: list[int] = []
+        self.seen: list[SeenNode] = []
+        self.known = tell_tasks(["shop.other"])
 
     def submit(self, one_offs: Sequence[OneOff], submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
         """Add them, each key once."""
@@ -50,13 +54,21 @@ class Rows:
         """Return the clock."""
         return SimpleNamespace(now=NOW)
 
-    def nodes(self, memory_seconds: float) -> list[Any]:
-        """Return nobody: what is sent is fired and forgotten."""
-        return []
+    def nodes(self, memory_seconds: float) -> list[SeenNode]:
+        """Return nobody, unless the test says so: what is sent is fired and forgotten."""
+        return self.seen
+
+    def tasks(self, node_ids: Iterable[str]) -> dict[str, str | None]:
+        """Return what the workers know."""
+        return dict.fromkeys(node_ids, self.known)
 
     def runs(self, query: Any) -> list[Any]:
         """Return none: they were purged."""
         return []
+
+    def mark_published(self, published: Iterable[tuple[Claim, float]]) -> Recorded:
+        """Say that all are marked."""
+        return Recorded({claim.run_id for claim, _ in published}, set())
 
     def finish(self, releases: Any, guard: Any) -> Recorded:
         """Note what ended."""
@@ -152,6 +164,28 @@ def test_an_eta_without_a_zone_is_taken_as_utc_and_said(beat: Handle, rows: Rows
         beat.submit("shop.pay", [1], eta="2027-01-31T09:00:00")
     assert rows.written[0].due_at == datetime(2027, 1, 31, 9, tzinfo=timezone.utc)
     assert [event.fields["topic"] for event in told if event.name == "advice"] == ["eta"]
+
+
+def seen(kind: str, **fields: Any) -> SeenNode:
+    """Return a living node."""
+    node = SeenNode(f"{kind}-1", kind, "host", 1, "0.1.0", None, None, None, None, 0, None, None, NOW, NOW, None, NOW)
+    return node._replace(**fields)
+
+
+def test_beats_with_another_broker_are_left_to_send_it_themselves(beat: Handle, rows: Rows) -> None:
+    rows.seen = [seen("beat", broker_fingerprint="redis//elsewhere:6379/0")]
+    with events.recorded() as told:
+        runs = [beat.submit("shop.pay", [number]) for number in range(2)]
+    assert {run.state for run in runs} == {"scheduled"}
+    assert messages(beat) == []
+    assert [event.name for event in told].count("conflict_found") == 1
+
+
+def test_a_task_that_no_worker_knows_is_left_to_the_beats_which_wait_for_one(beat: Handle, rows: Rows) -> None:
+    queues = tell_queues([beat.app.conf.task_default_queue], {})
+    rows.seen = [seen("worker", queues=queues, details=with_mark(None, rows.known))]
+    assert beat.submit("shop.pay", [1]).state == "scheduled"
+    assert beat.submit("shop.other", [1]).state == "claimed"
 
 
 def test_one_key_gives_one_run(beat: Handle, rows: Rows) -> None:
