@@ -226,6 +226,26 @@ def test_lazy_arguments_are_worked_out_when_they_are_published(broker: Place) ->
     assert [message.headers["argsrepr"].split("  #")[0] for message in broker.take()] == ["[0]", "[1]"]
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["sensitive-first", "plain-first"])
+@pytest.mark.parametrize("own", [{}, {"argsrepr": "(4,)"}], ids=["", "own"])
+def test_each_way_hides_the_arguments_of_a_sensitive_job_and_of_no_other(
+    broker: Place, first: bool, own: dict[str, Any]
+) -> None:
+    """The first message of a kind is made by Celery, and those after it from a template."""
+    secrets = [first, first, not first, not first, first]
+    claims = [claim("shop.add", 4711, "4711", **own)._replace(is_sensitive=each) for each in secrets]
+    publisher = Publisher(tasks(broker.app()))
+    assert len(published(publisher, claims).confirmed) == 5
+    publisher.close()
+    found = {message.headers["id"]: message for message in broker.take()}
+    for each in claims:
+        headers, body = found[each.run_id].headers, found[each.run_id].body
+        assert ("4711" in headers["argsrepr"]) is not (each.is_sensitive or bool(own)), headers
+        assert ("4711" in headers["kwargsrepr"]) is False
+        assert headers["argsrepr"].startswith("('***',)") is each.is_sensitive
+        assert "4711" in str(body)
+
+
 def test_the_signals_of_celery_see_each_message(broker: Place) -> None:
     seen: list[tuple[str, str]] = []
 

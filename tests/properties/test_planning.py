@@ -28,7 +28,9 @@ schedules = st.sampled_from(
     ["every 60s", "every 1d relative", "cron */5 * * * *", "cron 0 9 * * mon", "once 2027-03-01T11:00:00Z", None]
 )
 zones = st.sampled_from([None, "UTC", "Europe/London", "Australia/Lord_Howe", "Mars/Olympus", ""])
-texts = st.sampled_from([None, "[]", "{}", "[1]", '{"a": 1}', "nonsense", "[[[[", "NaN", '"x"', "\ud800", "\0"])
+texts = st.sampled_from(
+    [None, "[]", "{}", "[1]", '{"a": 1}', "nonsense", "[[[[", "NaN", '"x"', "\ud800", "\0", "fernet:x"]
+)
 policies = st.sampled_from(
     [
         None,
@@ -93,6 +95,7 @@ def test_each_row_becomes_exactly_one_thing(data: st.DataObject) -> None:
     done = [claim.job_id for claim in plan.claims]
     done += [advance.job_id for advance in plan.advances]
     done += [quarantine.job_id for quarantine in plan.quarantines]
+    done += [job.job_id for job in plan.locked]
     assert sorted(done) == [job.job_id for job in jobs]
     for claim in plan.claims:
         slot = claim.slot
