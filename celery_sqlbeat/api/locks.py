@@ -22,6 +22,7 @@ from celery_sqlbeat.errors import (
     SqlbeatError,
     StoreError,
     TransientError,
+    VersionConflict,
 )
 from celery_sqlbeat.model.locks import (
     LEAST_EXPIRY,
@@ -173,14 +174,16 @@ class Locks:
             held = [*held, *page]
         return held
 
-    def free(self, key: str, force: bool = False) -> LockRecord | None:
-        """Take a lock away from its holder; return what it was. None: nobody holds it."""
+    def free(self, key: str, force: bool = False, *, version: int | None = None) -> LockRecord | None:
+        """Take a lock from its holder, at the fence `version` if given; return what it was."""
         record = next((lock for lock in self.list() if lock.key == key), None)
         if record is None:
             return None
         if not force:
-            raise LockNotAcquired(record.key, record.holder, record.fence, *_times(record))
-        self._ready().release_locks([HeldLock(record.key, record.token, record.fence, 0.0)])
+            raise LockNotAcquired(record.key, record.holder, record.fence, *record.held_and_left())
+        held = HeldLock(record.key, record.token, record.fence, 0.0)
+        if version not in (None, record.fence) or not self._ready().release_locks([held]):
+            raise VersionConflict(key, record.fence if version is None else version)
         return record
 
     def take(self, lock: Lock, wait: float) -> None:
@@ -196,7 +199,7 @@ class Locks:
         lock.token = environment.Ids().random_id()
         record = self._waited(lock, environment.monotonic() + wait)
         if record.token != lock.token:
-            raise LockNotAcquired(record.key, record.holder, record.fence, *_times(record))
+            raise LockNotAcquired(record.key, record.holder, record.fence, *record.held_and_left())
         self._inside[inside] = _caller()
         lock.place = inside
         self._keep(lock)
@@ -283,11 +286,6 @@ class Locks:
             for lock in due:
                 lock.extend_at = now + max(_SHORTEST_RETRY, lock.expiry / (4 * _EXTENSIONS))
             events.heartbeat_failed(leases=len(due), reason=error)
-
-
-def _times(record: LockRecord) -> tuple[float, float]:
-    """Return for how many seconds a lock has been held, and in how many its lease ends."""
-    return (record.now - record.taken_at).total_seconds(), (record.lease_ends_at - record.now).total_seconds()
 
 
 def _caller() -> str:

@@ -53,11 +53,12 @@ def list_locks(ctx: click.Context, as_json: bool, utc: bool) -> None:
 @locks.command("release", cls=Command)
 @click.argument("key")
 @click.option("--force", is_flag=True, help="Although somebody holds it, who learns of it at his next heartbeat.")
+@click.option("--version", type=int, help="Only if it is still held with this fence.")
 @click.pass_context
-def release(ctx: click.Context, key: str, force: bool) -> None:
+def release(ctx: click.Context, key: str, force: bool, version: int | None) -> None:
     """Take the lock KEY away from its holder."""
     with handle_of(ctx) as beat:
-        freed = beat.locks.free(key, force)
+        freed = beat.locks.free(key, force, version=version)
     if freed is None:
         raise click.ClickException(f"nobody holds the lock {key!r}: see celery -A app sqlbeat locks list")
     say(f"the lock {freed.key} is free; {freed.holder} held it with fence {freed.fence}")

@@ -34,6 +34,10 @@ class LockRecord(NamedTuple):
     now: datetime
     """The server's clock when it was read."""
 
+    def held_and_left(self) -> tuple[float, float]:
+        """Return for how many seconds it has been held, and in how many its lease ends."""
+        return (self.now - self.taken_at).total_seconds(), (self.lease_ends_at - self.now).total_seconds()
+
 
 def checked_key(key: Any) -> str:
     """Return the key of a lock, or raise a FieldError."""

@@ -20,6 +20,7 @@ from celery import Celery
 from celery.beat import BeatLazyFunc
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
+from cryptography.fernet import Fernet
 
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.cli import sqlbeat
@@ -58,10 +59,11 @@ JOB = thing(
     task=TEXT_OR_NULL,
     schedule=TEXT,
     timezone=TEXT_OR_NULL,
-    args={"type": "array"},
-    kwargs={"type": "object"},
+    args={"anyOf": [{"type": "array"}, {"const": "***"}]},
+    kwargs={"anyOf": [{"type": "object"}, {"const": "***"}]},
     options={"type": "object"},
     policies={"type": "object"},
+    sensitive=FLAG,
     enabled=FLAG,
     disabled_reason=TEXT_OR_NULL,
     start=INSTANT,
@@ -79,7 +81,6 @@ JOB = thing(
     version=WHOLE,
     read_at=INSTANT,
     id=TEXT,
-    sensitive=FLAG,
 )
 RUN = thing(
     id=TEXT,
@@ -371,7 +372,94 @@ def test_a_job_is_paused_and_resumed(shop: Shop) -> None:
     assert "goes on; next run" in shop.says("jobs", "resume", "a")
     assert shop.json(JOB, "jobs", "resume", "a")["enabled"]
     version = shop.json(JOB, "jobs", "show", "a")["version"]
-    assert "no longer at version" in shop.refuses("jobs", "pause", "a", "--version", str(version + 1))
+    for words in (["pause", "a"], ["resume", "a"], ["delete", "a", "--yes"], ["put", "a", "--task", "t"]):
+        for wrong in (0, version + 1):
+            says = (
+                shop.refuses("jobs", *words, "--schedule", "5", "--version", str(wrong))
+                if words[0] == "put"
+                else (shop.refuses("jobs", *words, "--version", str(wrong)))
+            )
+            assert says == f"Error: 'a' is no longer at version {wrong}: read it again and repeat the change\n"
+    assert shop.says("jobs", "delete", "a", "--yes", "--version", str(version)) == "a is deleted\n"
+
+
+def test_a_lock_is_taken_away_at_the_fence_that_was_read(shop: Shop) -> None:
+    with shop.beat.lock("stock") as lock:
+        words = ["locks", "release", "stock", "--force", "--version"]
+        assert "'stock' is no longer at version 0" in shop.refuses(*words, "0")
+        assert "the lock stock is free" in shop.says(*words, str(lock.fence))
+
+
+SECRET = "4711-0815"
+READING: list[list[str]] = [
+    ["jobs", "list"],
+    *([verb, *words, name] for verb, *words in (["jobs", "show"], ["explain"]) for name in ("card", "broken", "wrong")),
+    ["runs", "list"],
+    ["runs", "show", "RUN"],
+    ["runs", "show", "DEAD"],
+    ["dead", "list"],
+    ["status"],
+    ["health"],
+    ["check", "--timeout", "0.1"],
+    ["jobs", "pause", "card"],
+    ["jobs", "resume", "card"],
+    ["jobs", "run-now", "card"],
+    ["dead", "replay", "--all"],
+    ["jobs", "put", "card", "--task", "shop.pair", "--schedule", "60", "--sensitive", "--args", f'["{SECRET}"]'],
+    ["jobs", "put", "card", "--task", "shop.add", "--schedule", "60", "--sensitive", "--args", f'["{SECRET}"]'],
+    ["jobs", "put", "card", "--task", "shop.add", "--schedule", "60", "--sensitive", "--args", f'["{SECRET}'],
+    ["jobs", "put", "card", "--task", "shop.add", "--schedule", "60", "--sensitive", "--kwargs", f'["{SECRET}"]'],
+]
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_no_command_shows_the_arguments_of_a_sensitive_job(shop: Shop, as_json: bool) -> None:
+    shop.put("card", "--sensitive", "--args", f'["{SECRET}"]', "--kwargs", f'{{"k": "{SECRET}"}}')
+    shop.put("wrong", "--sensitive", "--args", f'["{SECRET}"]')
+    shop.statement("UPDATE Jobs SET TaskName = 'shop.pair' WHERE JobName = 'wrong'")  # which takes two
+    shop.put("broken", "--sensitive")
+    shop.statement(f"UPDATE Jobs SET Args = '[{SECRET}' WHERE JobName = 'broken'")
+    planner = Planner(Rules(policies_from_setting({}), "UTC", 120.0, 3))
+    shop.beat.jobs.run_now("broken")
+    assert not claim_due(BeatView(shop.store, "beat-1"), planner, 10, 15.0).claims
+    run, dead = shop.fire("card"), shop.die("card")
+    said = ""
+    for words in READING:
+        arguments = [{"RUN": run.run_id, "DEAD": dead.run_id}.get(word, word) for word in words]
+        result = shop.run(*arguments, *(["--json"] if as_json else []))
+        assert result.exit_code in (0, 1, 2) and isinstance(result.exception, SystemExit | None), result.exception
+        said += result.stdout + result.stderr
+        assert SECRET not in result.stdout + result.stderr, words
+    assert "***" in said and "Args = '***'" in said, "what is shown in their place"
+    result = shop.run("jobs", "export")
+    assert SECRET not in result.stdout + result.stderr and result.exit_code == 1
+    assert "Error: job 'card' is left out: Args = '***': the job is sensitive" in result.stderr
+    assert f'"args": ["{SECRET}"]' in shop.run("jobs", "export", "--with-secrets").stdout
+
+
+def test_arguments_are_encrypted_by_init_once_there_is_a_key(shop: Shop, tmp_path: Path) -> None:
+    shop.put("a", "--args", f'["{SECRET}"]')
+    assert "there is no key to encrypt with" in shop.refuses("init", "--reencrypt")
+    shop.app.conf.sqlbeat_payload_key = f"file:{tmp_path / 'keys'}"
+    assert "the file cannot be read: No such file" in shop.refuses("init", "--reencrypt")
+    assert "the file cannot be read: No such file" in shop.refuses(
+        "jobs", "put", "b", "--task", "t", "--schedule", "5", "--args", "[1]"
+    )
+    (tmp_path / "keys").write_text(key := Fernet.generate_key().decode())
+    assert "the arguments of 1 jobs are encrypted with the newest key now" in shop.says("init", "--reencrypt")
+    assert "the arguments of 0 jobs" in shop.says("init", "--reencrypt")
+    assert shop.json(JOB, "jobs", "show", "a")["args"] == [SECRET]
+    assert "leave out --json, --recovered and --reencrypt" in shop.refuses("init", "--sql", "--reencrypt", exit_code=2)
+    (tmp_path / "keys").write_text(Fernet.generate_key().decode())
+    assert "no key of sqlbeat_payload_key opens the arguments of a\n" in shop.refuses("init", "--reencrypt")
+    result = shop.run("init", "--reencrypt", "--json")
+    assert json.loads(result.stdout)["reencrypted"] == {"jobs": 0, "locked": ["a"], "changing": []}
+    (shown,) = json.loads(shop.says("jobs", "list", "--json"))
+    assert shown["args"] == "***"
+    for words in (["status"], ["check", "--timeout", "0.1"], ["jobs", "show", "a"], ["explain", "a"]):
+        result = shop.run(*words)
+        assert key not in result.output and SECRET not in result.output
+    assert "arguments are encrypted, and no key of this process opens them" in shop.run("explain", "a").output
 
 
 def test_a_job_without_a_slot_left_stays_disabled_and_says_so(shop: Shop) -> None:

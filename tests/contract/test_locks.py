@@ -7,7 +7,7 @@ import pytest
 
 from celery_sqlbeat.api.leader import Leader
 from celery_sqlbeat.api.locks import Locks
-from celery_sqlbeat.errors import FieldError, LeaseLost, LockNotAcquired, SqlbeatError
+from celery_sqlbeat.errors import FieldError, LeaseLost, LockNotAcquired, SqlbeatError, VersionConflict
 from tests.support.world import World
 
 
@@ -53,7 +53,10 @@ def test_a_lock_that_is_taken_away_is_lost(world: World, locks: Locks) -> None:
             Locks(lambda: world.store).lock("stock").acquire()
         with pytest.raises(LockNotAcquired):
             locks.free("stock")
-        assert locks.free("stock", force=True) is not None
+        with pytest.raises(VersionConflict, match=f"'stock' is no longer at version {lock.fence + 1}"):
+            locks.free("stock", force=True, version=lock.fence + 1)
+        assert lock.is_held
+        assert locks.free("stock", force=True, version=lock.fence) is not None
         with pytest.raises(LeaseLost):
             lock.extend()
         assert lock.lost

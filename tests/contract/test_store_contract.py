@@ -5,14 +5,17 @@ from datetime import datetime, timezone
 
 import pytest
 import redis
+from cryptography.fernet import Fernet
 
 from celery_sqlbeat.config.database_url import database_url
+from celery_sqlbeat.config.payload_key import Keyring
 from celery_sqlbeat.store.keyvalue.entries import entries
 from celery_sqlbeat.store.keyvalue.memory import memory_store
 from celery_sqlbeat.store.keyvalue.store import KeyValueStore
 from celery_sqlbeat.store.keyvalue.tables import micros
 from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.redis.place import RedisPlace
+from celery_sqlbeat.store.sealed import sealed_store
 from celery_sqlbeat.testing import StoreContract
 from celery_sqlbeat.testing.clock import SetClock
 from celery_sqlbeat.testing.contract.cancel import CancelContract
@@ -48,6 +51,23 @@ class TestMemory(StoreContract):
     @pytest.fixture
     def make_store(self, memory: Memory) -> MakeStore:
         return memory.store
+
+    @pytest.fixture
+    def set_clock(self, memory: Memory) -> SetClock:
+        return memory.set_clock
+
+
+class TestSealed(StoreContract):
+    """Whoever uses a store that seals arguments notices nothing of it."""
+
+    @pytest.fixture
+    def memory(self) -> Memory:
+        return Memory()
+
+    @pytest.fixture
+    def make_store(self, memory: Memory) -> MakeStore:
+        keys = Keyring([Fernet.generate_key().decode()])
+        return lambda namespace: sealed_store(memory.store(namespace), keys)
 
     @pytest.fixture
     def set_clock(self, memory: Memory) -> SetClock:

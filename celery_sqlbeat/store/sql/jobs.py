@@ -225,9 +225,9 @@ class Jobs(Part):
 def _block(write: JobChange) -> tuple[str, dict[str, object]]:
     """Return the block of a write, and its parameters beside the name."""
     if isinstance(write, PauseJob):
-        return "pause_job", {"reason": write.reason, "version": write.version or ANY_VERSION}
+        return "pause_job", {"reason": write.reason, "version": _version(write)}
     if isinstance(write, DeleteJob):
-        return "request_delete", {"version": write.version or ANY_VERSION}
+        return "request_delete", {"version": _version(write)}
     if isinstance(write, SealJob):
         return "seal_job", {"version": write.version, "args": write.args, "kwargs": write.kwargs}
     facts: dict[str, object] = {"version": write.version, "fence": -1 if write.fence is None else write.fence}
@@ -237,6 +237,11 @@ def _block(write: JobChange) -> tuple[str, dict[str, object]]:
     facts |= {**write.draft._asdict(), "reschedule": int(write.reschedule), "enabled": enabled, "reason": PAUSED}
     del facts["job_name"]
     return "update_job", facts
+
+
+def _version(write: PauseJob | DeleteJob) -> int:
+    """Return the version that is asked for; no row is at 0, which means any here."""
+    return ANY_VERSION if write.version is None else write.version or -1
 
 
 def _outbox_row(run: NewRun) -> Row:

@@ -1,6 +1,17 @@
 """Jobs: how administrators write them, and how they are listed."""
 
-from celery_sqlbeat.model import AddJob, CancelRun, GapRecord, JobWrite, JobWriteResult, PauseJob, ResumeJob, UpdateJob
+from celery_sqlbeat.model import (
+    AddJob,
+    CancelRun,
+    DeleteJob,
+    GapRecord,
+    JobWrite,
+    JobWriteResult,
+    PauseJob,
+    ResumeJob,
+    SealJob,
+    UpdateJob,
+)
 from celery_sqlbeat.store.records import JobQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.claims import add_from_code, code_job
@@ -69,6 +80,24 @@ class JobContract(Contract):
         stale = UpdateJob(world.draft("a", task_name="third"), version=version, reschedule=False)
         assert world.store.write_jobs([stale]) == JobWriteResult(set(), {"a"})
         assert world.job("a").task_name == "other"
+
+    def test_a_pause_and_a_deletion_need_the_version_that_was_read(self, world: World) -> None:
+        name = world.add()
+        for wrong in (0, 2):
+            for write in (PauseJob(name, "x", version=wrong), DeleteJob(name, version=wrong, force=True)):
+                assert world.store.write_jobs([write]) == JobWriteResult(set(), {name})
+        assert (world.job(name).enabled, world.job(name).version) == (1, 1)
+        assert world.write(DeleteJob(name, version=1)) == {name}
+
+    def test_arguments_are_written_as_they_are_to_be_kept_and_nothing_else_changes(self, world: World) -> None:
+        name = world.add(args="[1]", kwargs="{}", policies=OVERLAP)
+        before, changes = world.job(name), world.store.pulse().changes
+        assert world.write(SealJob(name, version=before.version, args="sealed", kwargs=None)) == {name}
+        after = before._replace(args="sealed", kwargs=None, version=before.version + 1)
+        assert world.job(name)._replace(now=before.now) == after
+        assert world.store.pulse().changes > changes
+        stale = SealJob(name, version=before.version, args="[2]", kwargs=None)
+        assert world.store.write_jobs([stale]) == JobWriteResult(set(), {name})
 
     def test_a_change_moves_the_next_run_only_if_asked(self, world: World) -> None:
         world.write(AddJob(world.draft("a")))
