@@ -1,15 +1,18 @@
 """Cancellation of runs whose jobs others hold, or have just read."""
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from celery_sqlbeat.model import Claim, RefusedStart
-from celery_sqlbeat.model.lifecycle import after_success, was_cancelled
-from celery_sqlbeat.model.one_offs import CancelRequest
+from celery_sqlbeat.model.lifecycle import after_lost_lease, after_success, released, was_cancelled
+from celery_sqlbeat.model.one_offs import Cancellation, CancelRequest
+from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.records import Release
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.cancel import ASKED, DONE, cancel
 from celery_sqlbeat.testing.contract.one_offs import verbs
-from celery_sqlbeat.testing.world import OVERLAP, World
+from celery_sqlbeat.testing.contract.races import both, many, one_by_one, patiently
+from celery_sqlbeat.testing.world import LEASE, OVERLAP, World, outcome
 
 YEAR = timedelta(days=365)
 
@@ -88,3 +91,62 @@ class CancelRaceContract(Contract):
         assert fence_of_the_next > claim.fence
         forged = Release(claim.job_id, claim.run_id, claim.claim_id, claim.fence, after_success())
         assert world.store.finish([forged]).done == set()
+
+    def check_all_cancelled(self, world: World, run_ids: Iterable[str]) -> None:
+        """Check that these runs have ended as cancelled, and that nothing follows them."""
+        runs = [world.run(run_id) for run_id in run_ids]
+        assert {(run.state, run.due_at) for run in runs} == {("cancelled", None)}
+        jobs = [world.job(run.job_name) for run in runs]
+        assert {(job.locked_by, job.run_id, job.retry_at) for job in jobs} == {(None, None, None)}
+        assert world.claim().claims == []
+
+    def cancelling(self, run_ids: Sequence[str]) -> Callable[[Store], dict[str, Cancellation]]:
+        """Return the side that cancels runs, one after the other."""
+
+        def cancel_all(store: Store) -> dict[str, Cancellation]:
+            def ask(run_id: str) -> Iterable[tuple[str, Cancellation]]:
+                return verbs(store).cancel([CancelRequest(run_id, "ann", "")]).items()
+
+            return dict(one_by_one(run_ids, ask))
+
+        return cancel_all
+
+    def test_a_failure_at_the_same_moment_leaves_no_retry(self, world: World) -> None:
+        claims = many(world)
+        runs = [world.begin(claim) for claim in claims]
+
+        def fail(store: Store) -> list[str]:
+            return one_by_one(runs, lambda run: store.finish([outcome(run, world.failure(0.0))]).done)
+
+        answers, ended = both(world, self.cancelling([run.run_id for run in runs]), fail)
+        assert set(ended) == set(answers) == {run.run_id for run in runs}
+        assert set(answers.values()) <= {DONE, ASKED}
+        self.check_all_cancelled(world, answers)
+
+    def test_a_claim_of_what_was_given_back_does_not_outlive_it(self, world: World) -> None:
+        claims = many(world)
+        assert world.release(claims, released("no broker")).done == {claim.run_id for claim in claims}
+
+        def claim_again(store: Store) -> list[str]:
+            return [claim.run_id for claim in patiently(lambda: world.claim(batch=3, store=store)).claims]
+
+        answers, _ = both(world, self.cancelling([claim.run_id for claim in claims]), claim_again)
+        assert set(answers.values()) == {DONE}
+        self.check_all_cancelled(world, answers)
+
+    def test_a_takeover_at_the_same_moment_leaves_no_retry(self, world: World) -> None:
+        claims = many(world, schedule="every 7d")
+        for claim in claims:
+            world.begin(claim)
+        world.later(LEASE + 1)
+        leases = world.leases()
+        assert len(leases) == len(claims)
+
+        def take_over(store: Store) -> list[str]:
+            return one_by_one(leases, lambda lease: world.reclaim(after_lost_lease(0, 5), lease, store=store))
+
+        answers, _ = both(world, self.cancelling([claim.run_id for claim in claims]), take_over)
+        assert set(answers.values()) <= {DONE, ASKED}
+        for lease in world.leases():  # a beat passes by what is locked just then
+            world.reclaim(after_lost_lease(0, 5), lease)
+        self.check_all_cancelled(world, answers)
