@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import DatabaseBusy, DatabaseUnavailable, DatabaseUncertain, StoreError
-from celery_sqlbeat.model.lifecycle import CANCELLED, DLQ, SKIPPED, Ending
+from celery_sqlbeat.model.lifecycle import CANCELLED, DLQ, SKIPPED, Ending, after_cancellation
 from celery_sqlbeat.store import Store
 from celery_sqlbeat.store.records import Extended, Release
 from celery_sqlbeat.worker.lease import LeaseTable, RunLease, Stop
@@ -107,7 +107,7 @@ class OutcomeWriter:
 
     def _write(self, batch: list[Outcome], write: Callable[[list[Outcome]], Extended]) -> None:
         try:
-            lost, busy, _ = write(batch)
+            lost, busy, asked = write(batch)
         except StoreError as error:
             self._batcher.failed(batch, error)
             if len(batch) == 1 and _is_refusal(error):
@@ -117,6 +117,8 @@ class OutcomeWriter:
         for outcome in batch:
             if outcome.run_id in busy:
                 outcome.not_before = self._leases.clock() + _WHILE_LOCKED
+            elif outcome.ending is None and outcome.run_id in asked:
+                outcome.ending = after_cancellation(asked[outcome.run_id])  # no heartbeat follows that would bring it
             else:
                 self._done(outcome, is_recorded=outcome.run_id not in lost)
 

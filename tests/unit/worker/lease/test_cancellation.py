@@ -67,6 +67,16 @@ def test_a_retry_of_celerys_own_does_not_save_it() -> None:
     assert _outcome(rig, run_lease) == ("cancelled", REASON, 0) and rig.is_idle()
 
 
+def test_a_run_that_waits_for_a_retry_of_celerys_own_is_not_kept_for_it() -> None:
+    rig = Rig()
+    run_lease = rig.begin()
+    rig.line.asked[run_lease.run.run_id] = ASKED  # it was cancelled a moment ago
+    rig.lease_manager.retrying(run_lease, 3600.0)
+    rig.settle()
+    assert not rig.stopped and _outcome(rig, run_lease) == ("cancelled", REASON, 0)
+    assert rig.holder(run_lease.run) is None and rig.is_idle()
+
+
 def test_a_body_that_has_not_begun_does_not_begin() -> None:
     rig = Rig()
     request = rig.ask(rig.claim())
