@@ -71,11 +71,12 @@ FROM p
 INNER JOIN JobRuns AS r ON r.RunId = p.run_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
--- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at.
+-- Nothing follows what somebody asks to cancel at this moment: both rows are locked before it is looked at. ClaimId is in
+-- no index, so that the job's row itself is locked.
 UPDATE e
 SET RetrySeconds = CASE WHEN c.CancelAt IS NULL THEN e.RetrySeconds END
 FROM @ending AS e
-INNER JOIN Jobs AS k WITH (UPDLOCK, ROWLOCK) ON k.Id = e.JobId
+INNER JOIN Jobs AS k WITH (UPDLOCK, ROWLOCK) ON k.Id = e.JobId AND k.ClaimId = e.ClaimId
 INNER JOIN JobRuns AS c WITH (UPDLOCK, ROWLOCK) ON c.RunId = e.RunId
 WHERE e.RetrySeconds IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
