@@ -121,7 +121,7 @@ RETURNING RunId;
 -- name: list_one_offs
 -- returns: RunId, JobId, JobName, Kind, ScheduledFor, LastSlot, SlotCount, Attempt, State, PriorState, Reason, Fence,
 --   ClaimedBy, ClaimedAt, PublishedAt, StartedBy, StartedAt, FinishedAt, Failures, LostLeases, DueAt, Error, Traceback,
---   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason
+--   CreatedAt, CheckIn, TaskName, CancelAt, CancelBy, CancelReason, EffectsDone
 -- Newest first, by the rows that their leases are taken on, whose names are their ids. With a state as list_runs_in.
 WITH scanned AS MATERIALIZED (
     SELECT j.Id, j.JobName
@@ -135,7 +135,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt, r.CancelBy,
-    r.CancelReason
+    r.CancelReason, r.EffectsDone
 FROM scanned AS s
 LOOP JOIN JobRuns AS r ON r.RunId = key(s.Id)
 WHERE :state = '' OR r.State = :state OR s.JobName = (SELECT min(e.JobName) FROM scanned AS e)

@@ -191,7 +191,7 @@ SELECT RunId FROM @changed;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- Newest first, by the rows that their leases are taken on, whose names are their ids. With a state as list_runs_in.
 DECLARE @scan_size int = ?, @namespace nvarchar(100) = ?, @before_id varchar(36) = ?, @state varchar(20) = ?;
 DECLARE @page_end nvarchar(200) = (
@@ -208,7 +208,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt, r.CancelBy,
-    r.CancelReason
+    r.CancelReason, r.EffectsDone
 FROM dbo.Jobs AS j
 INNER JOIN dbo.JobRuns AS r ON r.RunId = j.Id
 WHERE

@@ -104,7 +104,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt, r.CancelBy,
-    r.CancelReason
+    r.CancelReason, r.EffectsDone
 FROM Jobs AS j FORCE INDEX (Jobs_Listed)
 STRAIGHT_JOIN JobRuns AS r ON r.RunId = j.Id
 WHERE

@@ -132,7 +132,7 @@ RETURNING RunId;
 --   Attempt int, State text, PriorState text, Reason text, Fence bigint, ClaimedBy text, ClaimedAt instant,
 --   PublishedAt instant, StartedBy text, StartedAt instant, FinishedAt instant, Failures int, LostLeases int,
 --   DueAt instant, Error text, Traceback text, CreatedAt instant, CheckIn text, TaskName text, CancelAt instant,
---   CancelBy text, CancelReason text
+--   CancelBy text, CancelReason text, EffectsDone flag
 -- Newest first, by the rows that their leases are taken on, whose names are their ids. With a state as list_runs_in.
 WITH scanned AS MATERIALIZED (
     SELECT j.Id, j.JobName
@@ -146,7 +146,7 @@ SELECT
     r.RunId, r.JobId, r.JobName, r.Kind, r.ScheduledFor, r.LastSlot, r.SlotCount, r.Attempt, r.State, r.PriorState,
     r.Reason, r.Fence, r.ClaimedBy, r.ClaimedAt, r.PublishedAt, r.StartedBy, r.StartedAt, r.FinishedAt, r.Failures,
     r.LostLeases, r.DueAt, r.Error, r.Traceback, r.CreatedAt, r.CheckIn, r.TaskName, r.CancelAt, r.CancelBy,
-    r.CancelReason
+    r.CancelReason, r.EffectsDone
 FROM scanned AS s
 CROSS JOIN JobRuns AS r ON r.RunId = s.Id
 WHERE ?4 = '' OR r.State = ?4 OR s.JobName = (SELECT min(e.JobName) FROM scanned AS e)
