@@ -109,9 +109,9 @@ class OneOffs:
             raise FieldError("TaskName", task_name, "no such task is registered in this app: correct it, or import it")
         if task_name not in self._unknown:
             self._unknown.add(task_name)
-            events.task_unknown(
-                task_name=task_name,
-                effect="it is not registered in this process, so its arguments are not checked",
+            events.advice(
+                topic="task",
+                text=f"task {task_name} is not registered in this process, so its arguments are not checked",
                 remedy="see that the workers of its queue have it, or correct its name; strict=True refuses such names",
             )
 
