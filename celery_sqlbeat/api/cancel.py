@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from celery_sqlbeat.celery_bridge.inspect_workers import recall
 from celery_sqlbeat.celery_bridge.tasks import store_revoked
@@ -15,7 +15,6 @@ from celery_sqlbeat.model import RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, LONGEST_REASON, RETRY, RUNNING, SCHEDULED
 from celery_sqlbeat.model.one_offs import Cancellation, CancelRequest
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocol import OneOffStore
 from celery_sqlbeat.store.records import JobQuery, RunQuery
 
 _MOST = 500  # of the newest attempts of a job that are searched for those that go on
@@ -35,7 +34,7 @@ class Canceller:
         asker = _checked("by", _who() if by is None else by, _LONGEST_BY)
         requests = [CancelRequest(row.run_id, asker, _checked("reason", reason, LONGEST_REASON)) for row in rows]
         store = self._store()
-        answers = cast(OneOffStore, store).cancel(requests) if requests else {}
+        answers = store.cancel(requests) if requests else {}
         if asked := [run_id for run_id, answer in answers.items() if answer.is_asked]:
             recall(self._app, asked)
         for row in rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.celery_bridge.app import running_as
@@ -14,7 +14,6 @@ from celery_sqlbeat.errors import FieldError, SettingError
 from celery_sqlbeat.model.lifecycle import RUNNING
 from celery_sqlbeat.model.locks import LONGEST_HOLDER
 from celery_sqlbeat.model.one_offs import ONE_OFF, CancelRequest
-from celery_sqlbeat.store.protocol import OneOffStore
 from celery_sqlbeat.store.records import RunQuery
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def keep_far_calls(beat: Handle) -> None:
         ours = [run.run_id for run in runs if terminates or run.state != RUNNING]
         if ours:
             by = running_as()[:LONGEST_HOLDER]
-            cast(OneOffStore, store).cancel([CancelRequest(run_id, by, REVOKED) for run_id in ours])
+            store.cancel([CancelRequest(run_id, by, REVOKED) for run_id in ours])
 
     divert(beat.app, is_asked, take, revoked)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from celery_sqlbeat import environment, events
 from celery_sqlbeat.api.one_off_input import Submission, submission
@@ -21,7 +21,6 @@ from celery_sqlbeat.model.lifecycle import SCHEDULED
 from celery_sqlbeat.model.one_offs import Submitted
 from celery_sqlbeat.schedule.zone import BOUNDS, within
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.protocol import OneOffStore
 from celery_sqlbeat.store.records import RunQuery
 from celery_sqlbeat.store.submission import submit_in
 
@@ -142,7 +141,7 @@ class OneOffs:
             item.checked.one_off(item.run_id, item.due_at, next(claim_ids) if item.is_ours else None) for item in items
         ]
         until = environment.monotonic() + seconds
-        done = cast(OneOffStore, store).submit(one_offs, submitter.name, seconds)
+        done = store.submit(one_offs, submitter.name, seconds)
         for answer in done.values():
             self._server = answer.now, environment.monotonic()
         claims = [

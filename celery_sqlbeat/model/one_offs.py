@@ -17,7 +17,7 @@ class IdempotencyKey(NamedTuple):
     """A key that stands for one run of the namespace, for so many seconds from its submission."""
 
     text: str
-    """As it is kept: hashed where it is longer than LONGEST_KEY."""
+    """As it is kept: hashed where it is longer than LONGEST_KEY, or ends in a space."""
     digest: str
     """Of the task and its arguments: the key of another submission must not pass for this one's."""
     ttl_seconds: float
@@ -94,8 +94,9 @@ NOBODY_ASKED: Mapping[str, Asked] = MappingProxyType({})
 
 
 def kept_key(text: str) -> str:
-    """Return an idempotency key as it is kept."""
-    return text if len(text) <= LONGEST_KEY else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    """Return an idempotency key as it is kept; some databases do not see spaces at its end."""
+    is_kept = len(text) <= LONGEST_KEY and not text.endswith(" ")
+    return text if is_kept else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def digest_of(task_name: str, args: str | None, kwargs: str | None) -> str:

@@ -64,26 +64,6 @@ from celery_sqlbeat.store.records import (
 )
 
 
-class OneOffStore(Protocol):
-    """What is submitted without a schedule, and the end of runs that somebody cancels."""
-
-    def submit(self, one_offs: Sequence[OneOff], submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
-        """Add one-offs, and say which run each stands for, by the run id that was asked for.
-
-        One with a key that stands for another run adds nothing. One with a claim id is claimed by
-        the submitter, for so many seconds. Asking twice gives the same answer.
-        """
-
-    def cancel(self, requests: Sequence[CancelRequest]) -> dict[str, Cancellation]:
-        """End runs that have not begun, and ask the workers of the others to stop them.
-
-        A run that is missing in the answer is not known. What is running ends as cancelled only.
-        """
-
-    def purge(self, what: OldKeys) -> Purged:
-        """Delete idempotency keys for good."""
-
-
 class Store(Protocol):
     """One namespace of a database, as beats, workers and administrators use it."""
 
@@ -197,10 +177,26 @@ class Store(Protocol):
     def running(self, least_seconds: float, most: int) -> list[RunningJob]:
         """Return jobs whose run goes on for at least so many seconds, oldest run first."""
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes | WholeNamespace) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys | WholeNamespace) -> Purged:
         """Delete rows for good; those that the store refuses to delete are passed by.
 
         A one-off is forgotten with its last run.
+        """
+
+    # One-offs, and the end of runs that somebody cancels.
+
+    def submit(self, one_offs: Sequence[OneOff], submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
+        """Add one-offs, and say which run each stands for, by the run id that was asked for.
+
+        One with a key that stands for another run adds nothing. One with a claim id is claimed by
+        the submitter, for so many seconds. Asking twice gives the same answer. One that the store
+        refuses is missing; where it refuses all, a RowRefused says why.
+        """
+
+    def cancel(self, requests: Sequence[CancelRequest]) -> dict[str, Cancellation]:
+        """End runs that have not begun, and ask the workers of the others to stop them.
+
+        A run that is missing in the answer is not known. What is running ends as cancelled only.
         """
 
     # Nodes: the register of beats and workers.

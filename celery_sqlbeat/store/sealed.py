@@ -74,9 +74,7 @@ class _SealedStore:
         return self._store.write_jobs(sealed, together)
 
     def submit(self, one_offs: Sequence[OneOff], submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
-        verbs: Any = self._store
-        done: dict[str, Submitted] = verbs.submit([*map(self._sealed, one_offs)], submitter, dispatch_seconds)
-        return done
+        return self._store.submit([*map(self._sealed, one_offs)], submitter, dispatch_seconds)
 
     def code_state(self, owner: str, release: str, live_seconds: float) -> CodeState:
         state = self._store.code_state(owner, release, live_seconds)

@@ -18,10 +18,8 @@ from celery_sqlbeat.store.redis.place import RedisPlace
 from celery_sqlbeat.store.sealed import sealed_store
 from celery_sqlbeat.testing import StoreContract
 from celery_sqlbeat.testing.clock import SetClock
-from celery_sqlbeat.testing.contract.cancel import CancelContract
 from celery_sqlbeat.testing.contract.jobs import JobContract
 from celery_sqlbeat.testing.contract.nodes import NodeContract
-from celery_sqlbeat.testing.contract.one_offs import OneOffContract
 from celery_sqlbeat.testing.namespace import MakeStore
 from tests.contract.conftest import Place
 from tests.servers import server
@@ -119,15 +117,3 @@ class TestRedis(StoreContract):
     @pytest.fixture
     def set_clock(self, time: list[datetime]) -> SetClock:
         return lambda instant: time.__setitem__(0, instant)
-
-
-class TestOneOffsInMemory(OneOffContract, CancelContract):
-    memory, make_store, set_clock = TestMemory.memory, TestMemory.make_store, TestMemory.set_clock
-
-
-class TestOneOffsInSql(OneOffContract, CancelContract):
-    make_store, set_clock = TestSql.make_store, TestSql.set_clock
-
-
-class TestOneOffsOnRedis(OneOffContract, CancelContract):
-    time, make_store, set_clock = TestRedis.time, TestRedis.make_store, TestRedis.set_clock

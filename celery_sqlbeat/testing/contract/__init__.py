@@ -4,6 +4,7 @@ Each module has the rules of one subject. A test's name, or its docstring, state
 """
 
 from celery_sqlbeat.testing.contract.cadence import CadenceContract
+from celery_sqlbeat.testing.contract.cancel import CancelContract
 from celery_sqlbeat.testing.contract.cancel_races import CancelRaceContract
 from celery_sqlbeat.testing.contract.claims import ClaimContract
 from celery_sqlbeat.testing.contract.deadlines import DeadlineContract
@@ -12,10 +13,13 @@ from celery_sqlbeat.testing.contract.extra_slots import ExtraSlotContract
 from celery_sqlbeat.testing.contract.heartbeats import HeartbeatContract
 from celery_sqlbeat.testing.contract.history import HistoryContract
 from celery_sqlbeat.testing.contract.jobs import JobContract
+from celery_sqlbeat.testing.contract.keys import KeyContract
 from celery_sqlbeat.testing.contract.late_starts import LateStartContract
 from celery_sqlbeat.testing.contract.living import LivingReleaseContract
 from celery_sqlbeat.testing.contract.locks import LockContract
 from celery_sqlbeat.testing.contract.nodes import NodeContract
+from celery_sqlbeat.testing.contract.one_off_history import OneOffHistoryContract
+from celery_sqlbeat.testing.contract.one_offs import OneOffContract
 from celery_sqlbeat.testing.contract.outcomes import OutcomeContract
 from celery_sqlbeat.testing.contract.overlap import OverlapContract
 from celery_sqlbeat.testing.contract.publishing import PublishingContract
@@ -36,6 +40,10 @@ class StoreContract(
     HeartbeatContract,
     OutcomeContract,
     CadenceContract,
+    OneOffContract,
+    OneOffHistoryContract,
+    KeyContract,
+    CancelContract,
     CancelRaceContract,
     PublishingContract,
     UnknownTaskContract,

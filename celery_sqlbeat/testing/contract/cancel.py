@@ -9,7 +9,7 @@ from celery_sqlbeat.model.lifecycle import RETRY, Ending, after_lost_lease, afte
 from celery_sqlbeat.model.one_offs import Asked, Cancellation, CancelRequest
 from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.testing.contract.base import JOBS, Contract
-from celery_sqlbeat.testing.contract.one_offs import submitted, verbs
+from celery_sqlbeat.testing.contract.one_offs import submitted
 from celery_sqlbeat.testing.contract.races import both, patiently
 from celery_sqlbeat.testing.world import LEASE, MINUTE, World
 
@@ -21,7 +21,7 @@ def cancel(
     world: World, run_id: str, by: str = "ann", why: str = "wrong", store: Store | None = None
 ) -> Cancellation | None:
     """Cancel a run."""
-    return verbs(store or world.store).cancel([CancelRequest(run_id, by, why)]).get(run_id)
+    return (store or world.store).cancel([CancelRequest(run_id, by, why)]).get(run_id)
 
 
 def begun(world: World, fields: dict[str, Any]) -> StartedRun:
@@ -40,7 +40,7 @@ def check_cancelled(world: World, run_id: str) -> None:
 class CancelContract(Contract):
     """Rules of `cancel`, and of what follows it."""
 
-    def test_a_run_that_is_not_known_is_missing_in_the_answer(self, world: World) -> None:
+    def test_who_cancels_a_run_that_is_not_known_gets_no_answer(self, world: World) -> None:
         assert cancel(world, world.ids.run_ids(1)[0]) is None
 
     # What has not begun

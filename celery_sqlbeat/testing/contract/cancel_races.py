@@ -10,7 +10,6 @@ from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.records import Release
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.cancel import ASKED, DONE, cancel
-from celery_sqlbeat.testing.contract.one_offs import verbs
 from celery_sqlbeat.testing.contract.races import both, many, one_by_one, patiently
 from celery_sqlbeat.testing.world import LEASE, OVERLAP, World, outcome
 
@@ -66,9 +65,9 @@ class CancelRaceContract(Contract):
         running, stopped = world.begin(claims[0]), claims[1]
         unknown = world.ids.random_id()
         requests = [CancelRequest(run_id, "ann", "") for run_id in (running.run_id, stopped.run_id, unknown)]
-        assert verbs(world.store).cancel(requests) == {running.run_id: ASKED, stopped.run_id: DONE}
+        assert world.store.cancel(requests) == {running.run_id: ASKED, stopped.run_id: DONE}
         assert world.start(claims[2]) is not None
-        assert verbs(world.store).cancel([]) == {}
+        assert world.store.cancel([]) == {}
 
     def test_several_slots_of_one_job_are_cancelled_at_once(self, world: World) -> None:
         name = world.add()
@@ -78,7 +77,7 @@ class CancelRaceContract(Contract):
             world.later(1)
             world.add_slot(name)
         run_ids = [row.run_id for row in world.runs(name)]
-        answers = verbs(world.store).cancel([CancelRequest(run_id, "ann", "") for run_id in run_ids])
+        answers = world.store.cancel([CancelRequest(run_id, "ann", "") for run_id in run_ids])
         assert answers == dict.fromkeys(run_ids, DONE)
         assert world.claim().claims == [] and world.job(name).retry_at is None
 
@@ -105,7 +104,7 @@ class CancelRaceContract(Contract):
 
         def cancel_all(store: Store) -> dict[str, Cancellation]:
             def ask(run_id: str) -> Iterable[tuple[str, Cancellation]]:
-                return verbs(store).cancel([CancelRequest(run_id, "ann", "")]).items()
+                return store.cancel([CancelRequest(run_id, "ann", "")]).items()
 
             return dict(one_by_one(run_ids, ask))
 

@@ -1,27 +1,19 @@
 """One-offs: what somebody submits without a schedule runs once, under one id for its whole life."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from celery_sqlbeat.model import CancelRun, Claim, DeleteJob, PauseJob, Slot
+from celery_sqlbeat.model import Claim, Slot
 from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease
 from celery_sqlbeat.model.one_offs import ONE_OFF, IdempotencyKey, OneOff, Submitted
-from celery_sqlbeat.store.protocol import OneOffStore, Store
-from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldKeys, OldRuns, RunQuery
+from celery_sqlbeat.store.protocol import Store
+from celery_sqlbeat.store.records import RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
-from celery_sqlbeat.testing.contract.races import at_once, patiently
 from celery_sqlbeat.testing.world import DISPATCH, HOUR, LEASE, SECOND, World
 
 DAY = 86400.0  # seconds
-CROWD = 8
 DEAD = Ending(DLQ, "retries exhausted", None, 1, 0, "boom")
-
-
-def verbs(store: Store) -> OneOffStore:
-    """Return a store with its verbs for one-offs."""
-    return cast(OneOffStore, store)
 
 
 def one_off(world: World, **fields: Any) -> OneOff:
@@ -37,7 +29,7 @@ def held_by_submitter(world: World, **fields: Any) -> OneOff:
 
 def submit(world: World, *one_offs: OneOff, store: Store | None = None) -> list[Submitted]:
     """Submit one-offs; return the answers in their order."""
-    answers = verbs(store or world.store).submit(one_offs, "submitter", DISPATCH)
+    answers = (store or world.store).submit(one_offs, "submitter", DISPATCH)
     return [answers[wanted.run_id] for wanted in one_offs]
 
 
@@ -217,110 +209,6 @@ class OneOffContract(Contract):
         assert world.claim().claims == []
         assert len(one_offs(world)) == 2
 
-    # Keys
-
-    def test_a_key_stands_for_its_first_run(self, world: World) -> None:
-        at = world.now + HOUR
-        first = submitted(world, key=key(), due_at=at)
-        (answer,) = submit(world, held_by_submitter(world, task_name="app.other", key=key(digest="d2")))
-        assert (answer.run_id, answer.is_new, answer.due_at, answer.fence) == (first, False, at, 0)
-        assert (answer.task_name, answer.digest) == ("app.once", "d1")
-        assert one_offs(world) == [first]
-
-    def test_a_key_stands_for_its_run_after_the_end_of_it(self, world: World) -> None:
-        first = submitted(world, key=key())
-        assert world.finish(world.running())
-        (answer,) = submit(world, one_off(world, key=key()))
-        assert (answer.run_id, answer.is_new) == (first, False)
-
-    def test_a_key_that_has_ended_is_taken_over(self, world: World) -> None:
-        submitted(world, key=key(seconds=1.0))
-        world.later(1.5)
-        second = submitted(world, key=key(digest="d2"))
-        (answer,) = submit(world, one_off(world, key=key()))
-        assert (answer.run_id, answer.is_new, answer.digest) == (second, False, "d2")
-
-    def test_two_of_one_batch_with_one_key_are_one_run(self, world: World) -> None:
-        first, second = (one_off(world, key=key()) for _ in "12")
-        answers = submit(world, first, second)
-        assert {answer.run_id for answer in answers} == set(one_offs(world))
-        assert sorted(answer.is_new for answer in answers) == [False, True]
-
-    def test_in_a_batch_only_what_has_a_new_key_is_added(self, world: World) -> None:
-        first = submitted(world, key=key())
-        others = [one_off(world), one_off(world, key=key()), one_off(world, key=key("new"))]
-        assert [answer.is_new for answer in submit(world, *others)] == [True, False, True]
-        assert set(one_offs(world)) == {first, others[0].run_id, others[2].run_id}
-
-    def test_keys_are_told_apart_by_case_and_namespace(self, world: World) -> None:
-        for text in ("a", "A", "ä", "k" * 255, "k" * 254 + "K"):
-            submitted(world, key=key(text))
-        assert submit(world, one_off(world, key=key()), store=world.sibling())[0].is_new
-
-    def test_ended_keys_are_cleaned_up(self, world: World) -> None:
-        for at in range(3):
-            submitted(world, key=key(f"short {at}", seconds=1.0))
-        kept = submitted(world, key=key("long", seconds=DAY))
-        assert verbs(world.store).purge(OldKeys()).rows == 0
-        world.later(1.5)
-        assert verbs(world.store).purge(OldKeys(limit=2)).rows == 2
-        assert verbs(world.store).purge(OldKeys()).rows == 1
-        assert submit(world, one_off(world, key=key("long")))[0].run_id == kept
-
-    def test_of_a_crowd_with_one_key_one_has_made_the_run(self, world: World) -> None:
-        crowd = [one_off(world, key=key()) for _ in range(CROWD)]
-
-        def ask(wanted: OneOff) -> Callable[[Store], Submitted]:
-            return lambda store: patiently(lambda: submit(world, wanted, store=store)[0])
-
-        answers = at_once(world, *map(ask, crowd))
-        assert [answer.is_new for answer in answers].count(True) == 1
-        assert {answer.run_id for answer in answers} == set(one_offs(world))
-
-    # It is no job
-
-    def test_a_one_off_is_no_job(self, world: World) -> None:
-        name = world.add(next_run_time=world.now + HOUR)
-        before = world.store.counts(DAY)
-        waiting, queued, ended = held_by_submitter(world), held_by_submitter(world), held_by_submitter(world)
-        answers = submit(world, one_off(world), waiting, queued, ended)
-        world.publish(claim_of(queued, answers[2]))
-        world.finish(world.begin(claim_of(ended, answers[3])))
-        assert set(world.store.jobs(JobQuery())) == {name}
-        assert set(world.store.jobs(JobQuery(of_tasks=["app.once", "app.task"]))) == {name}
-        assert world.store.jobs(JobQuery(names=[queued.run_id])) == {}
-        assert world.store.jobs(JobQuery(needing_repair_of="")) == {}
-        after = world.store.counts(DAY)
-        assert after._replace(now=before.now) == before
-
-    @pytest.mark.parametrize("is_replayed", [False, True])
-    def test_what_one_beat_may_not_fire_is_set_aside_until_another_may(self, world: World, is_replayed: bool) -> None:
-        run_id = submitted(world)
-        if is_replayed:
-            world.finish(world.running(), DEAD)
-            world.replay(*world.letters())
-        (refused,) = world.claim(planner=world.planner_for(allowed_tasks=("app.other",))).quarantines
-        assert refused.job_id == run_id
-        assert world.claim().jobs_read == 0
-        assert world.store.counts().quarantined == 0
-        assert world.store.jobs(JobQuery(only_quarantined=True)) == {}
-        (row,) = world.store.jobs(JobQuery(needing_repair_of="")).values()
-        repairs, quarantines = world.planner.repairs([row])
-        assert quarantines == []
-        assert world.write(*repairs) == {run_id}
-        assert world.store.jobs(JobQuery(needing_repair_of="")) == {}
-        assert world.claim_one().run_id == run_id
-
-    def test_the_history_has_one_offs_which_can_be_asked_for_alone(self, world: World) -> None:
-        world.add()
-        world.finish(world.running())
-        first, second = sorted([submitted(world), submitted(world)])
-        assert one_offs(world) == [second, first]
-        (page,) = world.store.runs(RunQuery(one_offs=True, page_size=1))
-        assert one_offs(world, after=page) == [first]
-        assert len(world.store.runs(RunQuery())) == 3
-        assert one_offs(world, state="success") in ([], [first])
-
     # When there is work
 
     def test_a_submission_bumps_no_counter_and_a_pulse_tells_when_it_is_due(self, world: World) -> None:
@@ -345,48 +233,8 @@ class OneOffContract(Contract):
         submitted(world, due_at=at)
         assert world.store.pulse().wakes_at == at
 
-    # What is forgotten
-
-    def test_a_one_off_is_forgotten_with_its_run(self, world: World) -> None:
-        wanted = one_off(world)
-        submit(world, wanted)
-        world.finish(world.running())
-        waiting, retrying = submitted(world, due_at=world.now + HOUR), submitted(world)
-        world.finish(world.running(), world.failure(3 * DAY))
-        world.later(2 * DAY)
-        assert world.store.purge(OldRuns(DAY)).rows == 1
-        assert set(one_offs(world)) == {waiting, retrying}
-        assert submit(world, wanted)[0].is_new
-        assert world.run(wanted.run_id).state == "scheduled"
-
-    def test_a_dead_letter_that_is_replayed_is_kept_until_its_end(self, world: World) -> None:
-        run_id = submitted(world)
-        world.finish(world.running(), DEAD)
-        world.replay(*world.letters())
-        world.later(2 * DAY)
-        assert world.store.purge(OldRuns(DAY)).rows == 0
-        claim = world.claim_one()
-        assert claim.run_id == run_id
-        assert world.finish(world.begin(claim))
-
-    def test_a_one_off_is_forgotten_with_its_dead_letter(self, world: World) -> None:
-        wanted = one_off(world)
-        submit(world, wanted)
-        world.finish(world.running(), DEAD)
-        assert world.store.purge(DeadLetters([wanted.run_id])).rows == 1
-        assert one_offs(world) == []
-        assert submit(world, wanted)[0].is_new
-        assert world.claim_one().slot.attempt == 1
-
-    def test_no_verb_of_jobs_touches_a_one_off(self, world: World) -> None:
-        run_id = submitted(world)
-        world.running()
-        for write in (PauseJob(run_id, "by hand"), DeleteJob(run_id), CancelRun(run_id, "by hand")):
-            assert world.store.write_jobs([write]).done == set()
-        assert world.run(run_id).state == "running"
-
     @pytest.mark.parametrize("is_claimed", [False, True])
-    def test_after_a_recovery_no_fence_comes_again(self, world: World, is_claimed: bool) -> None:
+    def test_after_a_recovery_no_fence_of_a_one_off_comes_again(self, world: World, is_claimed: bool) -> None:
         run_id = submitted(world)
         run = world.running() if is_claimed else None
         world.store.recover()
