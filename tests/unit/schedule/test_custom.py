@@ -1,7 +1,8 @@
 """A kind of schedule that others add is read like ours, and only has to know its next instant."""
 
 import random
-from datetime import datetime, timedelta, timezone
+from bisect import bisect_right
+from datetime import datetime, timedelta, timezone, tzinfo
 
 import pytest
 
@@ -76,6 +77,35 @@ def test_missed_slots_are_found_as_those_of_a_crontab_are() -> None:
             else:
                 latest = latest_at(schedule, after, until, UTC)
                 assert latest is not None and timedelta() <= until - latest < timedelta(minutes=step)
+
+
+class Listed:
+    """Fires at these instants."""
+
+    def __init__(self, instants: list[datetime]) -> None:
+        self.instants = sorted(instants)
+
+    def next_after(self, instant: datetime, zone: tzinfo) -> datetime | None:
+        """Return the next one of the list."""
+        at = bisect_right(self.instants, instant)
+        return self.instants[at] if at < len(self.instants) else None
+
+
+def test_the_latest_of_instants_that_come_in_bursts_is_found() -> None:
+    chance = random.Random(11)
+    for number in range(300):
+        bursts = [NOON + timedelta(seconds=10 ** chance.uniform(-2, 7)) for _ in range(chance.randint(1, 4))]
+        instants = [
+            burst + timedelta(microseconds=int(10 ** chance.uniform(0, 9)))
+            for burst in bursts
+            for _ in range(chance.randint(1, 9))
+        ]
+        schedule = Custom(f"listed {number}", Listed(instants))
+        after = NOON + timedelta(seconds=10 ** chance.uniform(-2, 7))
+        until = after + timedelta(seconds=10 ** chance.uniform(-3, 8))
+        passed = [at for at in instants if after < at <= until]
+        assert latest_at(schedule, after, until, UTC) == max(passed, default=None)
+        assert count_between(schedule, after, until, UTC) == sum(after <= at <= until for at in set(instants))
 
 
 def test_a_gap_of_centuries_is_bounded_work() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat.config.policy import RetryRule
 from celery_sqlbeat.model import StartRequest
 from celery_sqlbeat.worker.lease import Phase, StaleMessage, Started, StoreUnavailable
 from celery_sqlbeat.worker.lease.batching import Timing
@@ -32,6 +33,14 @@ def test_the_lease_of_a_start_asked_twice_is_counted_from_the_second_question() 
     rig.later(5)
     rig.settle()
     assert rig.run_lease(request).sent_at == pytest.approx(rig.monotonic)
+
+
+def test_a_run_keeps_what_its_message_says_of_retries() -> None:
+    rig = Rig()
+    ruled, plain = rig.ask(rig.claim(policies='{"dead_on": ["KeyError"]}')), rig.ask(rig.claim())
+    rig.settle()
+    assert rig.run_lease(ruled).retry == RetryRule(None, None, ("KeyError",))
+    assert rig.run_lease(plain).retry is None
 
 
 def test_while_the_database_is_away_a_message_waits_a_bounded_time_and_goes_back() -> None:
