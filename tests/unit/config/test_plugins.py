@@ -1,6 +1,7 @@
 """What others add has a name; a row names only what is known; what cannot be loaded says why."""
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,16 @@ def test_an_entry_point_is_known_by_its_name_and_takes_none_of_ours(monkeypatch:
     assert registry.load("theirs").__name__ == "patient" and registry.load("ours").__name__ == "fixed"
     with pytest.raises(CannotLoad, match="no_such_module:patient cannot be loaded"):
         registry.load("gone")
+
+
+def test_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "shop_waits-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-waits\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[celery_sqlbeat.retry_strategies]\nof_the_shop = {PATH}:patient\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Plugins(RETRY_STRATEGIES.group, "kind of test", {})
+    assert "of_the_shop" in registry.names() and registry.load("of_the_shop").__name__ == "patient"
 
 
 def test_one_name_stands_for_one_function_in_a_process() -> None:
