@@ -63,7 +63,7 @@ POSTGRESQL: Mapping[str, tuple[Patch, ...] | str] = {
     ),
     "outcome without the claim id": SAME,
     "start not one-time": (
-        Patch(_PG_WORKER, "OR Jobs.StartedRetry < r.celery_retries", "OR Jobs.StartedRetry <= r.celery_retries"),
+        Patch(_PG_WORKER, "OR (Jobs.StartedRetry < r.celery_retries AND", "OR (Jobs.StartedRetry <= r.celery_retries AND"),
     ),
     "start although another run holds the job": (
         Patch(
@@ -127,7 +127,7 @@ POSTGRESQL: Mapping[str, tuple[Patch, ...] | str] = {
     "slot record and claim in two transactions": SAME,
     "a skipped gap not recorded": SAME,
     "retry message of self.retry() treated as a duplicate": (
-        Patch(_PG_WORKER, "                    OR Jobs.StartedRetry < r.celery_retries\n", ""),
+        Patch(_PG_WORKER, "                    OR (Jobs.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)\n", ""),
     ),
     "an ended slot may start": (
         Patch(_PG_WORKER, "r.State = 'dispatched' AND r.StartedAt IS NULL\n", "r.State IN ('dispatched', 'success')\n"),
@@ -183,7 +183,7 @@ MYSQL: Mapping[str, tuple[Patch, ...] | str] = {
         Patch(_MY_RUNS, "j.ClaimId = r.claim_id AND j.Fence = r.fence AND", "j.Fence = r.fence AND"),
     ),
     "start not one-time": (
-        Patch(_MY_WORKER, "OR j.StartedRetry < r.celery_retries\n", "OR j.StartedRetry <= r.celery_retries\n"),
+        Patch(_MY_WORKER, "OR (j.StartedRetry < r.celery_retries AND", "OR (j.StartedRetry <= r.celery_retries AND"),
     ),
     "start although another run holds the job": (
         Patch(
@@ -247,7 +247,7 @@ MYSQL: Mapping[str, tuple[Patch, ...] | str] = {
     "slot record and claim in two transactions": SAME,
     "a skipped gap not recorded": SAME,
     "retry message of self.retry() treated as a duplicate": (
-        Patch(_MY_WORKER, "            OR j.StartedRetry < r.celery_retries\n", ""),
+        Patch(_MY_WORKER, "            OR (j.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)\n", ""),
     ),
     "an ended slot may start": (
         Patch(

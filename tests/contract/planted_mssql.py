@@ -51,7 +51,7 @@ MSSQL: Mapping[str, tuple[Patch, ...] | str] = {
         Patch(_RUNS, "j.ClaimId = e.ClaimId AND j.Fence = e.Fence\n", "j.Fence = e.Fence\n"),
     ),
     "start not one-time": (
-        Patch(_WORKER, "OR j.StartedRetry < p.celery_retries\n", "OR j.StartedRetry <= p.celery_retries\n"),
+        Patch(_WORKER, "OR (j.StartedRetry < p.celery_retries AND", "OR (j.StartedRetry <= p.celery_retries AND"),
     ),
     "start although another run holds the job": (
         Patch(
@@ -107,7 +107,7 @@ MSSQL: Mapping[str, tuple[Patch, ...] | str] = {
     "slot record and claim in two transactions": SAME,
     "a skipped gap not recorded": SAME,
     "retry message of self.retry() treated as a duplicate": (
-        Patch(_WORKER, "                OR j.StartedRetry < p.celery_retries\n", ""),
+        Patch(_WORKER, "                OR (j.StartedRetry < p.celery_retries AND r.CancelAt IS NULL)\n", ""),
     ),
     "an ended slot may start": (
         Patch(_WORKER, "r.State = 'dispatched' AND r.StartedAt IS NULL\n", "r.State IN ('dispatched', 'success')\n"),

@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     _mutant(
         "start not one-time",
-        (STARTS_SQL, "OR Jobs.StartedRetry < r.celery_retries", "OR Jobs.StartedRetry <= r.celery_retries"),
+        (STARTS_SQL, "OR (Jobs.StartedRetry < r.celery_retries AND", "OR (Jobs.StartedRetry <= r.celery_retries AND"),
     ),
     _mutant(
         "start although another run holds the job",
@@ -246,7 +246,7 @@ MUTANTS = (
     _mutant("a skipped gap not recorded", (CLAIM_BATCH, '"insert_gaps", gaps', '"insert_gaps", []')),
     _mutant(
         "retry message of self.retry() treated as a duplicate",
-        (STARTS_SQL, "                OR Jobs.StartedRetry < r.celery_retries\n", ""),
+        (STARTS_SQL, "                OR (Jobs.StartedRetry < r.celery_retries AND r.CancelAt IS NULL)\n", ""),
     ),
     _mutant(
         "an ended slot may start",
