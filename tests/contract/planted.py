@@ -63,7 +63,9 @@ POSTGRESQL: Mapping[str, tuple[Patch, ...] | str] = {
     ),
     "outcome without the claim id": SAME,
     "start not one-time": (
-        Patch(_PG_WORKER, "OR (Jobs.StartedRetry < r.celery_retries AND", "OR (Jobs.StartedRetry <= r.celery_retries AND"),
+        Patch(
+            _PG_WORKER, "OR (Jobs.StartedRetry < r.celery_retries AND", "OR (Jobs.StartedRetry <= r.celery_retries AND"
+        ),
     ),
     "start although another run holds the job": (
         Patch(
