@@ -94,7 +94,7 @@ def init(
     if recovered:
         tell(f"epoch {epoch}: the fences of {raised} jobs and runs are raised")
     if resealed is not None:
-        tell(f"the arguments of {resealed.jobs} jobs are encrypted with the newest key now")
+        tell(f"the arguments of {resealed.jobs} jobs and one-offs are encrypted with the newest key now")
     if as_json:
         report = {"database": str(url), "applied": applied, "epoch": epoch, "raised": raised}
         print_json(report if resealed is None else {**report, "reencrypted": asdict(resealed)})

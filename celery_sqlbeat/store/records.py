@@ -226,6 +226,8 @@ class JobQuery:
     """Ask for the jobs of these names, or for a page of all jobs, or of those of one kind."""
 
     names: Collection[str] | None = None
+    one_offs: bool = False
+    """Whether the names are the run ids of one-offs, whose rows are no jobs to anybody else."""
     only_quarantined: bool = False
     """Whether only the jobs are asked for that cannot run as they stand."""
     needing_repair_of: str | None = None

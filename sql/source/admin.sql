@@ -67,7 +67,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, :now AS Now
 FROM Jobs
-WHERE Namespace = :namespace AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM p);
+WHERE Namespace = :namespace AND OneOff = :one_off AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: list_jobs
 -- returns: Id, JobName, TaskName, Schedule, IntervalMinutes, TimeZone, Args, Kwargs, Options, Policies,

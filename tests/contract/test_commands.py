@@ -446,7 +446,9 @@ def test_arguments_are_encrypted_by_init_once_there_is_a_key(shop: Shop, tmp_pat
         "jobs", "put", "b", "--task", "t", "--schedule", "5", "--args", "[1]"
     )
     (tmp_path / "keys").write_text(key := Fernet.generate_key().decode())
-    assert "the arguments of 1 jobs are encrypted with the newest key now" in shop.says("init", "--reencrypt")
+    assert "the arguments of 1 jobs and one-offs are encrypted with the newest key now" in shop.says(
+        "init", "--reencrypt"
+    )
     assert "the arguments of 0 jobs" in shop.says("init", "--reencrypt")
     assert shop.json(JOB, "jobs", "show", "a")["args"] == [SECRET]
     assert "leave out --json, --recovered and --reencrypt" in shop.refuses("init", "--sql", "--reencrypt", exit_code=2)

@@ -19,6 +19,7 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import PayloadLocked, VersionConflict
 from celery_sqlbeat.model import Claim, SealJob
 from celery_sqlbeat.store.protocol import Store
+from celery_sqlbeat.store.records import JobQuery
 from celery_sqlbeat.store.sealed import sealed_store
 from celery_sqlbeat.transfer.jsonl import export_lines, read_lines
 from celery_sqlbeat.transfer.plan import import_in_batches
@@ -224,6 +225,7 @@ def test_a_job_that_never_stands_still_is_named(world: World) -> None:
         (),
         {
             "jobs": staticmethod(world.store.jobs),
+            "runs": staticmethod(world.store.runs),
             "write_jobs": staticmethod(
                 lambda writes: world.store.write_jobs(
                     [SealJob(w.job_name, version=99, args=None, kwargs=None) for w in writes]
@@ -274,3 +276,20 @@ def test_every_write_of_a_job_takes_the_version_that_was_read(world: World, verb
         with pytest.raises(VersionConflict, match=f"'card' is no longer at version {wrong}: read it again"):
             write("card", version=wrong, **fields)
     write("card", version=version, **fields)
+
+
+def test_one_offs_are_encrypted_and_their_keys_rotated(world: World) -> None:
+    old = Process(world, OLD)
+    later = [old.beat.submit("shop.pay", [SECRET, number], countdown=60) for number in range(2)]
+    (waits,) = (row for row in world.store.jobs(JobQuery(names=[later[0].id], one_offs=True)).values())
+    assert waits.args.startswith("fernet:") and SECRET not in everything(world)
+    assert old.beat.jobs.list() == []
+    both = Keyring([NEW, OLD])
+    assert reseal(world.store, both) == Resealed(jobs=2)
+    assert reseal(world.store, both) == Resealed()
+    world.later(61)
+    assert old.claims() == []
+    claims = Process(world, NEW).claims()
+    assert {claim.run_id: list(claim.args) for claim in claims} == {
+        run.id: [SECRET, number] for number, run in enumerate(later)
+    }

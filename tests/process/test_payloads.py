@@ -118,7 +118,7 @@ def test_arguments_are_encrypted_and_hidden_while_their_keys_change(lane: Lane, 
     payments.goes_on()
     keyless.stop()
     done = payments.command("sqlbeat", "init", "--reencrypt")
-    assert "the arguments of 1 jobs are encrypted with the newest key now" in done.stdout, done.stderr
+    assert "the arguments of 1 jobs and one-offs are encrypted with the newest key now" in done.stdout, done.stderr
     beat.stop()
     payments.start(NEW)
     payments.goes_on()

@@ -73,6 +73,8 @@ def put_new(view: View, job_name: str, job_id: str, row: Row) -> bool:
 def change(view: View, write: JobChange) -> bool:
     """Change, pause, resume or delete a job."""
     job_id = str((view.row(NAME, write.job_name) or {}).get("job_id", ""))
+    if isinstance(write, SealJob):
+        job_id = job_id or write.job_name  # of a one-off, which has no other name
     row = view.row(JOB, job_id) if job_id else None
     if row is None or write.version not in (None, row["version"]):
         return False

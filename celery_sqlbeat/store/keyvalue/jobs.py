@@ -51,7 +51,8 @@ class JobQuestions:
     def jobs(self, query: JobQuery) -> dict[str, JobRecord]:
         """Return jobs by name; a page is in the order that the query names."""
         if query.names is not None:
-            records = list(self._of_names([name for name in query.names if is_text(name)]))
+            names = [name for name in query.names if is_text(name)]
+            records = list(self._of_one_offs(names) if query.one_offs else self._of_names(names))
         elif query.needing_repair_of is not None:
             records = list(islice(self._needing_repair(query, query.needing_repair_of), query.page_size))
         elif query.only_quarantined:
@@ -116,6 +117,10 @@ class JobQuestions:
         """Return the jobs of these names, in their order."""
         known = read_rows(self._place, NAME, names)
         yield from self._of_ids([known[name]["job_id"] for name in names if known.get(name, {}).get("job_id")])
+
+    def _of_one_offs(self, run_ids: Sequence[str]) -> Iterator[JobRecord]:
+        known = read_rows(self._place, JOB, run_ids)
+        return self._of_ids([run_id for run_id, row in known.items() if row.get("one_off")])
 
     def _of_ids(self, ids: Iterable[str]) -> Iterator[JobRecord]:
         for part in parts(list(ids)):

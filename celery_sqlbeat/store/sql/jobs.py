@@ -69,7 +69,11 @@ class Jobs(Part):
         page: dict[str, Any] = {"namespace": self.namespace, "page_size": query.page_size}
         if query.names is not None:
             names = [(name,) for name in query.names if is_text(name)]  # others are in no database
-            rows = self.database.read("read_jobs", names, namespace=self.namespace) if names else []
+            rows = (
+                self.database.read("read_jobs", names, namespace=self.namespace, one_off=int(query.one_offs))
+                if names
+                else []
+            )
         elif query.of_tasks is not None:
             tasks = [(task,) for task in query.of_tasks]
             rows = self.database.read("read_jobs_of_tasks", tasks, **page) if tasks else []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_sqlbeat.model import CancelRun, DeleteJob, PauseJob
+from celery_sqlbeat.model import CancelRun, DeleteJob, PauseJob, SealJob
 from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldRuns, RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.one_offs import (
@@ -20,6 +20,18 @@ from celery_sqlbeat.testing.world import HOUR, World
 
 class OneOffHistoryContract(Contract):
     """Rules of what lists, counts and deletes one-offs."""
+
+    def test_the_arguments_of_a_one_off_are_read_and_written_by_its_run_id(self, world: World) -> None:
+        job = world.add()
+        (answer,) = submit(world, one_off(world, args="[1]", due_at=world.now + HOUR))
+        query = JobQuery(names=[answer.run_id, job], one_offs=True)
+        (row,) = world.store.jobs(query).values()
+        assert (row.job_name, row.args) == (answer.run_id, "[1]")
+        assert world.write(SealJob(answer.run_id, version=row.version, args="[2]", kwargs=None)) == {answer.run_id}
+        assert not world.write(SealJob(answer.run_id, version=row.version, args="[3]", kwargs=None))
+        world.later(3600.0)
+        claim = next(claim for claim in world.claim().claims if claim.run_id == answer.run_id)
+        assert list(claim.args) == [2]
 
     # It is no job
 

@@ -97,7 +97,7 @@ WHERE Namespace = @namespace AND JobName = @job_name AND OneOff = 0 AND Version 
 SELECT Version FROM @changed;
 
 -- name: read_jobs
--- parameters: namespace text(100)
+-- parameters: namespace text(100), one_off int
 -- rows: job_name text(200)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
@@ -106,7 +106,7 @@ SELECT Version FROM @changed;
 --   Version bigint, CodeOwner text, ClaimedAt instant, PublishedAt instant, StartedRetry int, Republishes int,
 --   Now instant
 -- A missing row: there is no such job.
-DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+DECLARE @namespace nvarchar(100) = ?, @one_off int = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT
@@ -116,7 +116,7 @@ SELECT
     j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, @now AS Now
 FROM dbo.Jobs AS j
 WHERE
-    j.Namespace = @namespace AND j.OneOff = 0
+    j.Namespace = @namespace AND j.OneOff = @one_off
     AND j.JobName IN (
         SELECT p.job_name COLLATE Latin1_General_BIN2 FROM OPENJSON(@rows) WITH (job_name nvarchar(200) '$[0]') AS p
     )

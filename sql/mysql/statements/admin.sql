@@ -105,7 +105,7 @@ WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND OneOff = 0 AND Ve
 SELECT Version FROM Jobs WHERE Namespace = %(namespace)s AND JobName = %(job_name)s AND row_count() > 0;
 
 -- name: read_jobs
--- parameters: namespace text(100)
+-- parameters: namespace text(100), one_off int
 -- rows: job_name text(200)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
@@ -121,7 +121,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, CAST(@now AS datetime(6)) AS Now
 FROM Jobs
-WHERE Namespace = %(namespace)s AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (job_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p);
+WHERE Namespace = %(namespace)s AND OneOff = %(one_off)s AND JobName IN (SELECT p.job_name FROM JSON_TABLE(@rows, '$[*]' COLUMNS (job_name mediumtext PATH '$[0]' ERROR ON ERROR)) AS p);
 
 -- name: list_jobs
 -- parameters: namespace text(100), after_name text(200), page_size int

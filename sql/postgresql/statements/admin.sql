@@ -66,7 +66,7 @@ WHERE Namespace = $14 AND JobName = $15 AND OneOff = 0 AND Version = $16
 RETURNING Version;
 
 -- name: read_jobs
--- parameters: $2 namespace text(100)
+-- parameters: $2 namespace text(100), $3 one_off int
 -- rows: $1 job_name text(200)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
@@ -83,7 +83,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, statement_timestamp() AS Now
 FROM Jobs
-WHERE Namespace = $2 AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM p);
+WHERE Namespace = $2 AND OneOff = $3 AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: list_jobs
 -- parameters: $1 namespace text(100), $2 after_name text(200), $3 page_size int

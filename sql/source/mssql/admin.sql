@@ -32,7 +32,7 @@ SELECT
     j.ClaimedAt, j.PublishedAt, j.StartedRetry, j.Republishes, :now AS Now
 FROM Jobs AS j
 WHERE
-    j.Namespace = :namespace AND j.OneOff = 0
+    j.Namespace = :namespace AND j.OneOff = :one_off
     AND j.JobName IN (
         SELECT p.job_name COLLATE Latin1_General_BIN2 FROM p
     )

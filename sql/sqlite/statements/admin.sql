@@ -62,7 +62,7 @@ WHERE Namespace = ?15 AND JobName = ?16 AND OneOff = 0 AND Version = ?17
 RETURNING Version;
 
 -- name: read_jobs
--- parameters: ?1 now instant, ?2 namespace text(100)
+-- parameters: ?1 now instant, ?2 namespace text(100), ?3 one_off int
 -- rows: job_name text(200)
 -- returns: Id id, JobName text(200), TaskName text, Schedule text, IntervalMinutes int, TimeZone text, Args text,
 --   Kwargs text, Options text, Policies text, LockTimeoutMinutes int, Enabled flag, DisabledReason text,
@@ -79,7 +79,7 @@ SELECT
     Quarantine, CodeKey, DeleteRequested, Version, CodeOwner, ClaimedAt, PublishedAt, StartedRetry,
     Republishes, ?1 AS Now
 FROM Jobs
-WHERE Namespace = ?2 AND OneOff = 0 AND JobName IN (SELECT p.job_name FROM p);
+WHERE Namespace = ?2 AND OneOff = ?3 AND JobName IN (SELECT p.job_name FROM p);
 
 -- name: list_jobs
 -- parameters: ?1 now instant, ?2 namespace text(100), ?3 after_name text(200), ?4 page_size int
