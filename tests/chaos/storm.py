@@ -121,7 +121,7 @@ class Storm:
     @property
     def is_manned(self) -> bool:
         """Whether each worker takes messages: a busy machine starts one in half a minute."""
-        workers = [self._running[number] for number, each in enumerate(self._members) if each.kind != "beat"]
+        workers = [self._running[number] for number, each in enumerate(self._members) if each.kind.endswith("worker")]
         return all(" ready." in worker.log for worker in workers)
 
     def pass_time(self, seconds: float) -> None:

@@ -39,6 +39,11 @@ def task(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     return made
 
 
+def _facts_of_one_off(task: Any) -> dict[str, Any]:
+    """Return what the body of a one-off says: its run has no name."""
+    return _facts(task) | {"job": "one-off"}
+
+
 def _facts(task: Any) -> dict[str, Any]:
     """Return what a body says of itself; a plain worker knows no more than its message."""
     request, run = task.request, current_run()
@@ -86,9 +91,9 @@ def _sayer(began: float, **facts: Any) -> Callable[[str], None]:
     return say
 
 
-def _body(task: Any, seconds: float, fails: bool = False) -> None:
+def _body(task: Any, seconds: float, fails: bool = False, facts: Callable[[Any], dict[str, Any]] = _facts) -> None:
     began = time.monotonic()  # first of all: what comes next is part of the body
-    say = _sayer(began, **_facts(task))
+    say = _sayer(began, **facts(task))
     end = time.monotonic() + seconds
     try:
         while (left := end - time.monotonic()) > 0:
@@ -127,6 +132,18 @@ def fails(self: Any, seconds: float) -> None:
 def flaky(self: Any, seconds: float) -> None:
     """Fail now and then."""
     _body(self, seconds, fails=random.random() < 0.3)
+
+
+@task("chaos.one_off", bind=True)
+def one_off(self: Any, seconds: float) -> None:
+    """Fail now and then; of no job."""
+    _body(self, seconds, fails=random.random() < 0.2, facts=_facts_of_one_off)
+
+
+@task("chaos.one_off_late", bind=True, acks_late=True, reject_on_worker_lost=True)
+def one_off_late(self: Any, seconds: float) -> None:
+    """Work, and have the message acknowledged at the end; of no job."""
+    _body(self, seconds, facts=_facts_of_one_off)
 
 
 @task("chaos.retries", bind=True, max_retries=2)

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.chaos import databases, judge, kinds, rows, witnesses
+from tests.chaos import databases, judge, kinds, one_off_rules, rows, submitters, witnesses
 from tests.chaos.case_rules import a_backlog_is_not_dropped, in_doubt
 from tests.chaos.guests import Guest
 from tests.chaos.history import History, Limits
@@ -35,7 +35,7 @@ TOGETHER = 24.0  # seconds in which a plain worker shares a queue, and nothing e
 LIMITS = Limits(dispatch=3.0 + 5.0, lease=LEASE + 5.0, queued=15 * LEASE)  # a busy machine needs more
 # The bodies of all jobs take about 20 slots. Whoever is killed, the others have room for what it
 # ran: how long a copy then waits for a slot says nothing of the fail-over.
-BEATS, POOLS = 3, {"prefork": 4, "threads": 16, "gevent": 20}
+BEATS, SUBMITTERS, POOLS = 3, 2, {"prefork": 4, "threads": 16, "gevent": 20}
 SHARING = "threads"  # the pool of the worker that shares a queue with a plain one
 LATE = {"prefork": 2, "threads": 3}  # workers of the queue that nobody has consumed until they come
 BROKERS = {"redis": private_redis, "rabbitmq": private_rabbitmq}
@@ -89,7 +89,10 @@ def run(
         wait_for(lambda: _has_workers(shop, len(workers)), AFTERMATH, shop.logs)
         for member in beats:
             storm.join(member)
+        for number in range(SUBMITTERS):
+            storm.join(_submitter(shop, number, _wires(stack, ends)))
         storm.rage(seconds, tell)
+        (shop.folder / submitters.ENOUGH).touch()
         scene = Scene(shop, storm, hangs, rebirths)
         scene.settle(shop.now())
         _serve_backlog(scene, ends)
@@ -103,12 +106,14 @@ def run(
         until = shop.now()
         scene.settle(until, has_late_workers=True)
         storm.stop()
-        seen = scene.history(until)
+        seen, submitted = scene.history(until), scene.one_offs(until)
         strangers = [*storm.strangers, *rows.hidden(shop)]
-        broken = [*judge.broken_promises(seen), *(f"not as told: {text}" for text in strangers)]
-        states = Counter(each.state for each in seen.runs)
-        cases = Counter(scene.cases(seen))
-        return Report(seed, storm.faults, len(seen.bodies), states, cases, broken, folder)
+        broken = [*judge.broken_promises(seen), *one_off_rules.broken_promises(submitted)]
+        broken += [f"not as told: {text}" for text in strangers]
+        states = Counter(each.state for each in [*seen.runs, *submitted.runs.values()])
+        cases = Counter({**scene.cases(seen), **one_off_rules.cases(submitted)})
+        bodies = len(seen.bodies) + sum(map(len, submitted.bodies.values()))
+        return Report(seed, storm.faults, bodies, states, cases, broken, folder)
 
 
 def _serve_backlog(scene: "Scene", ends: Mapping[str, str]) -> None:
@@ -151,19 +156,29 @@ class Scene(NamedTuple):
         while time.monotonic() < end:
             self.storm.calm()  # a child's death may have ended a process just now
             seen = self.history(until)
-            missing = list(one_outcome_for_each_slot(seen))
+            missing = [*one_outcome_for_each_slot(seen), *one_off_rules.missing(self.one_offs(until))]
             if not missing and not (has_late_workers and list(a_backlog_is_not_dropped(seen))) and have_begun(seen):
                 return
             time.sleep(1.0)
 
+    def _lines(self, name: str) -> list[str]:
+        file = self.shop.folder / name
+        return file.read_text().splitlines() if file.exists() else []
+
+    def one_offs(self, until: datetime) -> one_off_rules.OneOffs:
+        """Return what is to be judged of what was submitted."""
+        bodies = [body for body in witnesses.read(self._lines("witness.log")) if body.job == one_off_rules.JOB]
+        runs = [run for run in rows.read(self.shop) if run.kind == "one_off"]
+        return one_off_rules.of(self.history(until), one_off_rules.read(self._lines(submitters.LEDGER)), runs, bodies)
+
     def history(self, until: datetime) -> History:
-        """Return what is to be judged."""
-        witness, storm = self.shop.folder / "witness.log", self.storm
-        bodies = witnesses.read(witness.read_text().splitlines()) if witness.exists() else []
+        """Return what is to be judged of jobs."""
+        storm = self.storm
+        bodies = [body for body in witnesses.read(self._lines("witness.log")) if body.job != one_off_rules.JOB]
         clock = time.monotonic() - self.shop.now().timestamp()
         return History(
             bodies,
-            rows.read(self.shop),
+            [run for run in rows.read(self.shop) if run.kind != "one_off"],
             kinds.jobs(self.rebirths.jobs),
             storm.freezes,
             until,
@@ -199,6 +214,14 @@ def _has_workers(shop: Shop, count: int) -> bool:
 
 def _beat(shop: Shop, wires: Mapping[str, Wire]) -> Member:
     return Member("beat", lambda: shop.start(**_environ(wires)), wires)
+
+
+def _submitter(shop: Shop, number: int, wires: Mapping[str, Wire]) -> Member:
+    """Return a process of the shop that submits one-offs and cancels some."""
+    log = shop.folder / f"submitter-{number}.log"
+    return Member(
+        "submitter", lambda: Beat(shop.run(log, "-m", "tests.chaos.submitters", **_environ(wires)), log), wires
+    )
 
 
 def _worker(

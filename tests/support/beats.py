@@ -181,6 +181,10 @@ class Shop:
         self, log: Path, command: str, *options: str, app: str = "shop", **environ: str
     ) -> "subprocess.Popen[bytes]":
         """Start a command of Celery in a session of its own."""
+        return self.run(log, "-m", "celery", "-A", app, command, "-l", "info", *options, **environ)
+
+    def run(self, log: Path, *arguments: str, **environ: str) -> "subprocess.Popen[bytes]":
+        """Start Python in a session of its own."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SQLBEAT_")}
         with log.open("wb") as output:
             return subprocess.Popen(
@@ -189,14 +193,7 @@ class Shop:
                     sys.executable,
                     "-W",
                     "ignore",
-                    "-m",
-                    "celery",
-                    "-A",
-                    app,
-                    command,
-                    "-l",
-                    "info",
-                    *options,
+                    *arguments,
                 ],
                 cwd=self.folder,
                 env={
