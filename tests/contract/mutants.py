@@ -12,17 +12,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.contract.planted import DATABASES, OF_A_STORE, planted
+from tests.contract.planted_one_offs import BUGS
 from tests.simulation.mutants import Mutant
 from tests.simulation.mutate import ROOT, applied
 
-# The second lot takes minutes, and is run where the first one has caught nothing.
-LOTS = (
+Lots = tuple[tuple[str, ...], ...]
+# The last lot takes minutes, and is run where the first one has caught nothing.
+NEWER: Lots = (
+    ("store_contract", "places", "planning"),
+    ("api_one_offs", "api_cancel", "locks", "interleavings", "races"),
+)
+"""The lots for bugs in one-offs and in what came with them."""
+LOTS: Lots = (
     ("claiming", "fences", "starting", "recovery", "queue", "outcome", "store_contract", "admin"),
     ("races", "connections", "interleavings", "stateful"),
 )
 _SERVERS = {"postgresql": "postgresql", "mysql": "mariadb", "mssql": "mssql,odbc"}
 _CHOSEN = {"postgresql": "postgresql and not pooled"}
-_FAILED = re.compile(r"^FAILED tests/contract/(.+?)(?: - |$)", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED tests/(?:contract/)?(.+?)(?: - |$)", re.MULTILINE)
 _NO_SQL = re.compile(r"syntax error|SyntaxError|error in your SQL syntax|UndefinedColumn|Unknown column", re.IGNORECASE)
 CONTROL = Mutant("no bug", ())
 
@@ -39,7 +46,7 @@ class Verdict(NamedTuple):
     said: str = ""
 
 
-def hunt(mutant: Mutant, database: str, lots: tuple[tuple[str, ...], ...] = LOTS) -> Verdict:
+def hunt(mutant: Mutant, database: str, lots: Lots = LOTS) -> Verdict:
     """Plant a bug, and run the contract on this database until a test fails."""
     began = time.monotonic()
     patches = planted(mutant, database) if mutant is not CONTROL else ()
@@ -86,9 +93,18 @@ def _inside(chosen: str, lot: list[str]) -> int:
     import celery_sqlbeat
 
     assert Path(celery_sqlbeat.__file__).is_relative_to(Path.cwd()), "the copy with the bug is not what runs"
-    files = [f"tests/contract/test_{name}.py" for name in lot]
+    files = [str(file) for name in lot for file in _files(name)]
+    if any(not file.startswith("tests/contract") for file in files):
+        chosen += " or test_places or test_planning"  # they run on no database, or on SQLite
     options = ["--quiet", "--exitfirst", "--tb=short", "-p", "no:cacheprovider", "-k", chosen]
     return pytest.main([*options, *files])
+
+
+def _files(name: str) -> list[Path]:
+    """Return the files of tests of this name, wherever the quick ones or the contract's are."""
+    folders = ("tests/contract", "tests/unit/worker/lease", "tests/properties")
+    found = [Path(folder, f"test_{name}.py") for folder in folders]
+    return [file for file in found if file.exists()]
 
 
 def main() -> int:
@@ -102,10 +118,12 @@ def main() -> int:
         return _inside(given.inside[0], given.inside[1:])
     if hunt(CONTROL, given.database, LOTS[:1]).caught is not None:
         raise RuntimeError(f"the contract fails on {given.database} without any bug")
-    wanted = [mutant for mutant in OF_A_STORE if given.name in mutant.name]
+    wanted = [(mutant, LOTS) for mutant in OF_A_STORE if given.name in mutant.name]
+    if given.database == "sqlite":
+        wanted += [(mutant, NEWER) for mutant in BUGS if given.name in mutant.name]
     survivors = 0
-    for mutant in wanted:
-        verdict = hunt(mutant, given.database)
+    for mutant, lots in wanted:
+        verdict = hunt(mutant, given.database, lots)
         text = verdict.caught or verdict.meaningless or "SURVIVED"
         print(f"{mutant.name}: {text} [{verdict.seconds:.0f} s]", flush=True)
         survivors += verdict.caught is None and verdict.meaningless is None

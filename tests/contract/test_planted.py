@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.contract.planted import DATABASES, OF_A_STORE, PLANTED, planted
+from tests.contract.planted_one_offs import BUGS
 from tests.simulation.mutants import Mutant
 from tests.simulation.mutate import ROOT
+
+
+@pytest.mark.parametrize("mutant", BUGS, ids=lambda mutant: mutant.name)
+def test_each_patch_of_a_newer_bug_fits_the_text_in_one_place(mutant: Mutant) -> None:
+    for patch in mutant.patches:
+        text = Path(ROOT, patch.file).read_text(encoding="utf-8")
+        assert text.count(patch.old) == 1, f"change this mutant in planted_one_offs.py, too: {patch.file}"
+        assert patch.new != patch.old
 
 
 @pytest.mark.parametrize("database", DATABASES)
