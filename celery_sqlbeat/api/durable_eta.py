@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from celery_sqlbeat import environment, events
-from celery_sqlbeat.celery_bridge.app import running_as
+from celery_sqlbeat.api.cancel import Canceller
 from celery_sqlbeat.celery_bridge.far_calls import FarCall, divert
 from celery_sqlbeat.errors import FieldError, SettingError
 from celery_sqlbeat.model.lifecycle import RUNNING
-from celery_sqlbeat.model.locks import LONGEST_HOLDER
-from celery_sqlbeat.model.one_offs import ONE_OFF, CancelRequest
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.records import RunQuery
 
 if TYPE_CHECKING:
@@ -44,10 +43,8 @@ def keep_far_calls(beat: Handle) -> None:
         store = beat.ready()
         runs = [run for run in store.runs(RunQuery(run_ids=ids)) if run.kind == ONE_OFF] if ids else []
         # As with any task: what runs already goes on unless it is to be terminated.
-        ours = [run.run_id for run in runs if terminates or run.state != RUNNING]
-        if ours:
-            by = running_as()[:LONGEST_HOLDER]
-            store.cancel([CancelRequest(run_id, by, REVOKED) for run_id in ours])
+        ours = [run for run in runs if terminates or run.state != RUNNING]
+        Canceller(beat.app, beat.ready).cancel(ours, REVOKED, None)
 
     divert(beat.app, is_asked, take, revoked)
 

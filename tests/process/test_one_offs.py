@@ -291,6 +291,7 @@ def test_a_call_far_ahead_is_kept_until_its_time_with_its_link_and_a_revoked_one
         run = beat.runs.wait(kept, PATIENCE)
         assert (run.state, run.attempt) == (SUCCESS, 1)
         assert beat.runs.wait(revoked, PATIENCE).state == "cancelled"
+        assert str(AsyncResult(revoked, app=beat.app).state) == "REVOKED"
         assert AsyncResult(kept, app=beat.app).get(timeout=PATIENCE) == 2
         wait_for(lambda: len(shop.lines(what="end")) == 3, PATIENCE, shop.logs)
         begun = [line.run for line in shop.starts()]

@@ -11,7 +11,7 @@ from celery import Celery
 from celery_sqlbeat import events
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.config.settings import read_settings
-from celery_sqlbeat.errors import FieldError, IdempotencyConflict, SqlbeatError
+from celery_sqlbeat.errors import DatabaseBusy, FieldError, IdempotencyConflict, SqlbeatError
 from celery_sqlbeat.model import Claim, SeenNode
 from celery_sqlbeat.model.nodes import tell_queues, tell_tasks, with_mark
 from celery_sqlbeat.model.one_offs import IdempotencyKey, OneOff, Submitted
@@ -202,6 +202,27 @@ def test_one_key_for_another_call_is_a_conflict_that_names_both(beat: Handle, ta
     with pytest.raises(IdempotencyConflict, match="pay:4711") as raised:
         beat.submit(task, args, idempotency_key="pay:4711")
     assert (raised.value.task, raised.value.first_task, raised.value.run_id) == (task, "shop.pay", first.id)
+
+
+@pytest.mark.parametrize("key", ["pay:4711", None])
+def test_who_waits_in_the_crowd_of_a_key_gets_a_second_turn(
+    beat: Handle, rows: Rows, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    submit, asked = rows.submit, list[Sequence[OneOff]]()
+
+    def busy_at_first(one_offs: Sequence[OneOff], *more: Any) -> dict[str, Submitted]:
+        asked.append(one_offs)
+        if len(asked) == 1:
+            raise DatabaseBusy("somebody has the key")
+        return submit(one_offs, *more)
+
+    monkeypatch.setattr(rows, "submit", busy_at_first)
+    if key is None:
+        with pytest.raises(DatabaseBusy):
+            beat.submit("shop.pay", [1])
+        return
+    assert beat.submit("shop.pay", [1], idempotency_key=key).is_new
+    assert asked[0] == asked[1]
 
 
 def test_a_long_key_is_hashed_and_no_two_of_them_are_one(beat: Handle, rows: Rows) -> None:
