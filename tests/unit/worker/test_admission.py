@@ -10,6 +10,7 @@ from kombu.common import QoS
 
 from celery_sqlbeat.celery_bridge.consumer import RawMessage
 from celery_sqlbeat.celery_bridge.message_header import HEADER, read
+from celery_sqlbeat.config.policy import RetryRule
 from celery_sqlbeat.worker.admission import Admission, PendingMessage, _start_id
 from celery_sqlbeat.worker.lease import RunLease, StaleMessage, Started
 from celery_sqlbeat.worker.lease.starts import StartQuestion
@@ -86,6 +87,13 @@ def test_a_revoked_message_ends_its_run_whatever_it_says_of_itself(forged: dict[
         Context({**request, HEADER: {**RAW, **forged}}), expired=False
     )
     assert worker_runtime.pending == [RAW["run"]]
+
+
+def test_a_question_says_what_the_message_says_of_retries() -> None:
+    worker_runtime = FakeRuntime()
+    headers = {"id": RAW["run"], HEADER: {**RAW, "retry": {"dead_on": ["KeyError"]}}}
+    Admission(cast(Any, worker_runtime), cast(Any, None), cast(Any, None)).end_revoked(Context(headers), expired=False)
+    assert [question.retry for question in worker_runtime.questions] == [RetryRule(None, None, ("KeyError",))]
 
 
 def test_the_end_of_a_run_that_has_begun_here_is_told_by_others() -> None:
