@@ -115,12 +115,12 @@ LOOP JOIN JobRuns AS e
 WHERE e.ClaimedAt IS NOT NULL;
 
 -- name: end_results
--- rows: run_id
+-- rows: run_id, claim_id
 -- returns: RunId
--- A missing row: its history is gone.
+-- A missing row: its history is gone, or it is of another claim now; without a claim id it may be of any.
 WITH p AS (:rows)
 
 UPDATE JobRuns SET ResultsEndedAt = :now
 FROM p
-WHERE JobRuns.RunId = key(p.run_id)
+WHERE JobRuns.RunId = key(p.run_id) AND (p.claim_id IS NULL OR JobRuns.ClaimId = p.claim_id)
 RETURNING JobRuns.RunId;

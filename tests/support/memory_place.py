@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_sqlbeat.model import AddJob, JobDraft
+from celery_sqlbeat.model.lifecycle import TRANSITIONS
 from celery_sqlbeat.store.keyvalue.entries import entries
 from celery_sqlbeat.store.keyvalue.history import History
 from celery_sqlbeat.store.keyvalue.job_writes import JobWriter
@@ -89,7 +90,9 @@ class Bench:
             "claim_id": f"claim of {run_id}",
             "created_at": self.now,
         }
-        self.put(RUN, run_id, **{**plain, **fields})
+        row = {**plain, **fields}
+        came_from = min(before for before, state in {*TRANSITIONS, ("new", "scheduled")} if state == row["state"])
+        self.put(RUN, run_id, **{"prior_state": came_from, **row})
 
     def hold(self, name: str, run_id: str = "run-1", **fields: Any) -> None:
         """Let a run hold a job, begun by a worker."""

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
+from celery_sqlbeat.errors import StoreError
 from celery_sqlbeat.model import LEFT_THE_CODE
+from celery_sqlbeat.model.lifecycle import SCHEDULED, TRANSITIONS
 from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.keyvalue.rows import Row
 from celery_sqlbeat.store.keyvalue.tables import (
     ALL_RELEASES,
     DEAD,
+    DEFAULTS,
     DELETED,
     DISABLED,
     DUE_ONE_OFFS,
@@ -53,6 +56,9 @@ from celery_sqlbeat.store.keyvalue.tables import (
     task_index,
     waiting_index,
 )
+
+_NEW = DEFAULTS["prior_state"]
+_LEGAL = TRANSITIONS | {(_NEW, SCHEDULED)}
 
 
 def entries(table: str, row_id: str, row: Row) -> Mapping[str, int]:
@@ -120,6 +126,8 @@ def _job_entries(row: Row) -> dict[str, int]:
 def _run_entries(row: Row) -> dict[str, int]:
     get = row.get
     state, job_id, slot = row["state"], row["job_id"], score(row["scheduled_for"])
+    if (way := (get("prior_state", _NEW), state)) not in _LEGAL:  # as the CHECK constraint in SQL
+        raise StoreError(f"a run cannot get from {way[0]} to {state}")
     has_ended, is_one_off = state in ENDED_STATES, get("kind") == ONE_OFF
     scores = {RUNS: 0, (ONE_OFFS if is_one_off else runs_index(job_id)): 0 if is_one_off else slot}
     if has_ended or not is_one_off:

@@ -129,7 +129,8 @@ class Jobs(Part):
                     held.append((write, rows))
             if together and done != names:
                 raise _Conflicts(done)  # out of the transaction, which undoes it
-            session.fetch("bump_changes", namespace=self.namespace)
+            if done:
+                session.fetch("bump_changes", namespace=self.namespace)
             return done, held
 
         try:

@@ -204,11 +204,9 @@ class Runs(Part):
     def note_runs(self, notes: Sequence[RunNote]) -> Recorded:
         """Keep what others know of runs; one that is of another claim now is missing."""
         rows = sorted((n.run_id, n.claim_id, n.check_in) for n in notes if n.check_in is not None)
-        ended = sorted({n.run_id for n in notes if n.results_ended})
-        done = {row[0] for row in self.database.fetch("note_check_ins", rows)} if rows else set[str]()
-        if ended:
-            self.database.fetch("end_results", [(run_id,) for run_id in ended])
-        return Recorded(done | set(ended), set())
+        ended = sorted({(n.run_id, n.claim_id) for n in notes if n.results_ended}, key=itemgetter(0))
+        parts = (("note_check_ins", rows), ("end_results", ended))
+        return Recorded({row[0] for block, part in parts if part for row in self.database.fetch(block, part)}, set())
 
     def unended_results(self, page_size: int, since_seconds: float) -> list[EndedSlot]:
         """Return slots that ended recently and whose earlier attempts may have no final result."""

@@ -144,7 +144,11 @@ class HistoryContract(Contract):
         assert (slot.run_id, slot.job_name, slot.attempt, slot.state) == (second.run_id, "again", 2, "success")
         assert (slot.task_name, slot.options) == ("shop.add", '{"ignore_result": true}')
         assert slot.earlier == ((first.run_id, 1),)
-        world.store.note_runs([RunNote(run.run_id, results_ended=True) for run in (first, second)])
+        others = RunNote(second.run_id, world.ids.random_id(), results_ended=True)
+        assert world.store.note_runs([others]).done == set()
+        assert world.store.unended_results(10, 60.0) == [slot]
+        noted = world.store.note_runs([RunNote(run.run_id, results_ended=True) for run in (first, second)])
+        assert noted.done == {first.run_id, second.run_id}
         assert world.store.unended_results(10, 60.0) == []
 
     def test_a_slot_that_ended_with_its_first_attempt_has_no_results_to_end(self, world: World) -> None:

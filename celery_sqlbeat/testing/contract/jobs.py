@@ -236,6 +236,15 @@ class JobContract(Contract):
         assert len(world.store.jobs(JobQuery(of_tasks=["app.one", "app.two"], page_size=1))) == 1
         assert world.store.jobs(JobQuery(of_tasks=[])) == {}
 
+    def test_what_changes_no_job_is_no_news(self, world: World) -> None:
+        name = world.add()
+        before = world.store.pulse().changes
+        assert world.store.write_jobs([]).done == set()
+        assert world.write(PauseJob("nosuch", "x")) == world.write(PauseJob(name, "x", version=7)) == set()
+        assert world.store.pulse().changes == before
+        assert world.write(PauseJob(name, "x")) == {name}
+        assert world.store.pulse().changes > before
+
     def test_quarantined_jobs_are_listed_by_themselves(self, world: World) -> None:
         wrong = world.add(args="nonsense")
         world.add(next_run_time=world.noon + HOUR)

@@ -1,10 +1,12 @@
 """Outcomes: who may write them, and what they leave behind."""
 
+import contextlib
 from typing import Any
 
 import pytest
 
-from celery_sqlbeat.model.lifecycle import Ending, after_lost_lease, after_success, released
+from celery_sqlbeat.errors import StoreError
+from celery_sqlbeat.model.lifecycle import CLAIMED, Ending, after_lost_lease, after_success, released
 from celery_sqlbeat.store.records import Recorded
 from celery_sqlbeat.testing.contract.base import IDS, JOBS, Contract
 from celery_sqlbeat.testing.world import HOUR, LEASE, MINUTE, OVERLAP, World, outcome, outcomes
@@ -12,6 +14,14 @@ from celery_sqlbeat.testing.world import HOUR, LEASE, MINUTE, OVERLAP, World, ou
 
 class OutcomeContract(Contract):
     """Rules of `finish` for the run that a worker holds."""
+
+    def test_a_run_gets_nowhere_by_a_way_that_no_run_may_go(self, world: World) -> None:
+        name = world.add()
+        run = world.running()
+        with contextlib.suppress(StoreError):
+            assert not world.finish(run, Ending(CLAIMED))
+        assert world.states(name) == ["running"]
+        assert world.finish(run)
 
     def test_an_outcome_is_recorded_once(self, world: World) -> None:
         name = world.add()

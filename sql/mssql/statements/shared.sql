@@ -169,9 +169,9 @@ WHERE e.ClaimedAt IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: end_results
--- rows: run_id id
+-- rows: run_id id, claim_id id
 -- returns: RunId id
--- A missing row: its history is gone.
+-- A missing row: its history is gone, or it is of another claim now; without a claim id it may be of any.
 DECLARE @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 DECLARE @ended TABLE (RunId uniqueidentifier NOT NULL);
@@ -179,8 +179,9 @@ DECLARE @ended TABLE (RunId uniqueidentifier NOT NULL);
 UPDATE r
 SET ResultsEndedAt = @now
 OUTPUT inserted.RunId INTO @ended (RunId)
-FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
+FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', claim_id uniqueidentifier '$[1]') AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE p.claim_id IS NULL OR r.ClaimId = p.claim_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 SELECT RunId FROM @ended;

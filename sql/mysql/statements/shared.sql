@@ -130,14 +130,26 @@ STRAIGHT_JOIN JobRuns AS e
 WHERE e.ClaimedAt IS NOT NULL;
 
 -- name: end_results
--- rows: run_id id
+-- rows: run_id id, claim_id id
 -- returns: RunId id
--- A missing row: its history is gone.
+-- A missing row: its history is gone, or it is of another claim now; without a claim id it may be of any.
 SET @now = utc_timestamp(6), @rows = %(rows)s;
-UPDATE JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
+UPDATE JSON_TABLE(
+    @rows, '$[*]' COLUMNS (
+        run_id char(36) PATH '$[0]' ERROR ON ERROR,
+        claim_id char(36) PATH '$[1]' ERROR ON ERROR
+    )
+) AS p
 STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
-SET r.ResultsEndedAt = CAST(@now AS datetime(6));
+SET r.ResultsEndedAt = CAST(@now AS datetime(6))
+WHERE p.claim_id IS NULL OR r.ClaimId = p.claim_id;
 
 SELECT r.RunId
-FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
-STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id;
+FROM JSON_TABLE(
+    @rows, '$[*]' COLUMNS (
+        run_id char(36) PATH '$[0]' ERROR ON ERROR,
+        claim_id char(36) PATH '$[1]' ERROR ON ERROR
+    )
+) AS p
+STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
+WHERE p.claim_id IS NULL OR r.ClaimId = p.claim_id;

@@ -128,12 +128,12 @@ INNER JOIN JobRuns AS e
 WHERE e.ClaimedAt IS NOT NULL;
 
 -- name: end_results
--- rows: $1 run_id id
+-- rows: $1 run_id id, $2 claim_id id
 -- returns: RunId id
--- A missing row: its history is gone.
-WITH p (run_id) AS (SELECT * FROM unnest($1::uuid[]))
+-- A missing row: its history is gone, or it is of another claim now; without a claim id it may be of any.
+WITH p (run_id, claim_id) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
 
 UPDATE JobRuns SET ResultsEndedAt = statement_timestamp()
 FROM p
-WHERE JobRuns.RunId = ANY(ARRAY[p.run_id])
+WHERE JobRuns.RunId = ANY(ARRAY[p.run_id]) AND (p.claim_id IS NULL OR JobRuns.ClaimId = p.claim_id)
 RETURNING JobRuns.RunId;

@@ -80,4 +80,5 @@ SET ResultsEndedAt = :now
 OUTPUT inserted.:returns INTO @ended
 FROM p
 INNER JOIN JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
+WHERE p.claim_id IS NULL OR r.ClaimId = p.claim_id
 OPTION (LOOP JOIN, FORCE ORDER);

@@ -64,8 +64,10 @@ LIMIT :page_size;
 -- name: end_results
 UPDATE p
 STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
-SET r.ResultsEndedAt = :now;
+SET r.ResultsEndedAt = :now
+WHERE p.claim_id IS NULL OR r.ClaimId = p.claim_id;
 
 SELECT r.RunId
 FROM p
-STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id;
+STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
+WHERE p.claim_id IS NULL OR r.ClaimId = p.claim_id;

@@ -129,12 +129,12 @@ WHERE e.ClaimedAt IS NOT NULL;
 
 -- name: end_results
 -- parameters: ?1 now instant
--- rows: run_id id
+-- rows: run_id id, claim_id id
 -- returns: RunId id
--- A missing row: its history is gone.
-WITH p (run_id) AS (:rows)
+-- A missing row: its history is gone, or it is of another claim now; without a claim id it may be of any.
+WITH p (run_id, claim_id) AS (:rows)
 
 UPDATE JobRuns SET ResultsEndedAt = ?1
 FROM p
-WHERE JobRuns.RunId = p.run_id
+WHERE JobRuns.RunId = p.run_id AND (p.claim_id IS NULL OR JobRuns.ClaimId = p.claim_id)
 RETURNING JobRuns.RunId;

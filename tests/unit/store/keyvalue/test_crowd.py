@@ -89,6 +89,7 @@ class Crowd(Bench):
             "scheduled_for": self.made,
             "attempt": 1,
             "state": "running",
+            "prior_state": "claimed",
             "exclusive": 1,
             "advances": 0,
             "fence": fence,
