@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from celery_sqlbeat.store.sql.guard import GuardedRun, guard_script
 from celery_sqlbeat.worker.current import CurrentRun
 from tests.contract.conftest import Place
 from tests.contract.test_foreign import ALCHEMY, plain
+from tests.support.beats import wait_for
 from tests.support.world import NOON, World
 
 pytestmark = pytest.mark.parametrize("place", ["sqlite", "postgresql", "mysql"], indirect=True)
@@ -131,6 +133,40 @@ def test_a_dead_letter_that_is_replayed_after_later_slots_is_known(world: World,
     with pytest.raises(AlreadyDone):
         act(run_of(world, attempt=2, fence=9), connection, world)
     act(run_of(world, fence=9, kind="manual"), connection, world)
+
+
+def test_a_one_off_has_one_slot_whenever_its_attempts_are(world: World, shop: Callable[[], Any]) -> None:
+    connection = shop()
+    act(run_of(world, kind="one_off", job_name="its-id"), connection, world)
+    with pytest.raises(AlreadyDone):
+        act(run_of(world, 2, 2, minutes=5, kind="one_off", job_name="its-id"), connection, world)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_an_attempt_waits_for_the_end_of_the_one_before_it(
+    place: Place, world: World, shop: Callable[[], Any], end: str
+) -> None:
+    kind = place.dialect().name
+    if kind == "sqlite":
+        pytest.skip("SQLite has one writer at a time, which its file lock decides")
+    waiting = {
+        "postgresql": "SELECT 1 AS x FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()",
+        "mysql": "SELECT 1 AS x FROM information_schema.global_status"
+        " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS' AND variable_value > 0",
+    }[kind]
+    first, second = shop(), shop()
+    do(first, world, "before")
+    act(run_of(world), first, world, "first")
+    with ThreadPoolExecutor(1) as executor:
+        later = executor.submit(act, run_of(world, 2, 3), second, world, "second")
+        try:
+            wait_for(lambda: place.sql(waiting, []), 30)
+            assert not later.done()
+        finally:
+            getattr(first, end)()
+        assert isinstance(later.exception(30), AlreadyDone) == (end == "commit")
+    assert effects(place, world) == (["before", "first"] if end == "commit" else ["second"])
 
 
 def test_a_transaction_that_was_open_is_its_owners(place: Place, world: World, shop: Callable[[], Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from celery_sqlbeat.store.sql.guard import guard_script
 from tests.process.conftest import MakeWorkers
+from tests.process.outcomes import assert_outcome
 from tests.process.workers import Lane, WorkerShop
 
 pytestmark = pytest.mark.slow
@@ -86,6 +87,8 @@ def test_effects_are_done_once_wherever_their_worker_is_killed(
     again = shop.work(concurrency=4).ready()
     shop.dispatch_until(lambda: all(shop.states(name) == ["retry", "success"] for name in names))
     assert {name: effects_in(places[name], name) for name in names} == {name: before[name] or [2] for name in names}
+    done = "It lets `AlreadyDone` out: an earlier attempt has done its effects"
+    assert_outcome(shop, names[-1], done, attempt=2)
     reasons = {name: shop.attempts(name)[-1].reason for name in names}
     assert reasons == {name: DONE_BEFORE if before[name] else None for name in names}
     again.stop()

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from celery_sqlbeat.errors import UnusableConnection
+from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store.sql.foreign import ForeignSession
 from celery_sqlbeat.store.sql.session import sql_folder
 
@@ -41,8 +42,8 @@ class GuardedRun(NamedTuple):
 
     @property
     def slot(self) -> str:
-        """What stands for the slot."""
-        return f"{self.kind} {self.scheduled_for.isoformat()}"
+        """What stands for the slot; a one-off has one alone, and its id is its name."""
+        return ONE_OFF if self.kind == ONE_OFF else f"{self.kind} {self.scheduled_for.isoformat()}"
 
 
 def guard_script(database: str) -> str:
