@@ -89,7 +89,7 @@ class JobContract(Contract):
         assert (world.job(name).enabled, world.job(name).version) == (1, 1)
         assert world.write(DeleteJob(name, version=1)) == {name}
 
-    def test_arguments_are_written_as_they_are_to_be_kept_and_nothing_else_changes(self, world: World) -> None:
+    def test_arguments_are_replaced_as_they_are_to_be_kept_and_nothing_else_changes(self, world: World) -> None:
         name = world.add(args="[1]", kwargs="{}", policies=OVERLAP)
         before, changes = world.job(name), world.store.pulse().changes
         assert world.write(SealJob(name, version=before.version, args="sealed", kwargs=None)) == {name}

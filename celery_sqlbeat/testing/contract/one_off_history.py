@@ -21,7 +21,7 @@ from celery_sqlbeat.testing.world import HOUR, World
 class OneOffHistoryContract(Contract):
     """Rules of what lists, counts and deletes one-offs."""
 
-    def test_the_arguments_of_a_one_off_are_read_and_written_by_its_run_id(self, world: World) -> None:
+    def test_the_arguments_of_a_one_off_are_read_and_replaced_by_its_run_id(self, world: World) -> None:
         job = world.add()
         (answer,) = submit(world, one_off(world, args="[1]", due_at=world.now + HOUR))
         query = JobQuery(names=[answer.run_id, job], one_offs=True)
