@@ -13,7 +13,7 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.run_times import LEAST_SECONDS, MOST_LONG_RUNS, long_runs
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.records import FIRST_ID, JobQuery, OldNodes, OldRuns
+from celery_sqlbeat.store.records import FIRST_ID, JobQuery, OldKeys, OldNodes, OldRuns, Purged
 
 _BATCH = 500  # rows; one page at a time, so that nothing is locked for long
 _MOST_PAGES = 20  # a pass; the rest waits for the next pass
@@ -96,7 +96,7 @@ class Housekeeping:
 
 
 class CleanUp:
-    """Deletes the old history of one namespace; any number of beats may share the work.
+    """Deletes old history and ended keys of one namespace; any number of beats may share the work.
 
     It keeps pace with the highest rate of fires, and rests where nothing is old enough.
     """
@@ -109,27 +109,45 @@ class CleanUp:
         """The rows of slots before this are deleted, but for those that ended late."""
         self._start_again_at = self._nodes_at = clock()
         self._pause = _IDLE_PAUSES[0] / 2
-        self._deleted = 0
+        self._is_turn_of_keys = False
+        self._deleted = self._limit = 0
         self._last_end: float | None = None
 
     def clean(self) -> float:
         """Delete one batch; return the seconds until the next."""
         began = self._clock()
-        if began >= self._start_again_at:
-            self._after, self._start_again_at = None, began + _FROM_THE_START
-        purged = self._admin.purge(OldRuns(self._keep_seconds, self._after))
-        refused = len(purged.refused)
-        self._deleted += purged.rows
-        if purged.rows or refused:
-            events.history_purged(rows=purged.rows, refused=refused)
-        self._after = purged.last or self._after
-        took = self._clock() - began
-        if purged.rows + refused >= purged.limit:
-            return max(purged.rest * took, purged.rows / _MOST_A_SECOND - took, 0.0)
+        if not self._is_turn_of_keys:
+            if began >= self._start_again_at:
+                self._after, self._start_again_at = None, began + _FROM_THE_START
+            purged = self._admin.purge(OldRuns(self._keep_seconds, self._after))
+            refused = len(purged.refused)
+            if purged.rows or refused:
+                events.history_purged(rows=purged.rows, refused=refused)
+            self._after = purged.last or self._after
+            if self._has_more(purged):
+                return self._rest_after(purged, began)
+        if self._is_turn_of_keys or self._deleted:
+            keys_at = self._clock()
+            keys = self._admin.purge(OldKeys())
+            if self._has_more(keys):
+                return self._rest_after(keys, keys_at)
+        # Where nothing is old the two take turns: an idle beat asks little in each minute.
+        self._is_turn_of_keys = not self._is_turn_of_keys and not self._deleted
         if began >= self._nodes_at:
             self._admin.purge(OldNodes(self._keep_seconds))
             self._nodes_at = began + _NODES_PAUSE
-        return self._end_of_pass(_BATCHES_A_PASS * purged.limit)
+        return self._end_of_pass(_BATCHES_A_PASS * self._limit)
+
+    def _has_more(self, purged: Purged) -> bool:
+        """Count what a batch has deleted; return whether it was a full one."""
+        self._deleted += purged.rows
+        self._limit = purged.limit
+        return purged.rows + len(purged.refused) >= purged.limit
+
+    def _rest_after(self, purged: Purged, began: float) -> float:
+        """Return the seconds until the next batch, where more is left."""
+        took = self._clock() - began
+        return max(purged.rest * took, purged.rows / _MOST_A_SECOND - took, 0.0)
 
     def _end_of_pass(self, enough: int) -> float:
         """Return the seconds until about `enough` rows are old, or ever more where none is."""

@@ -50,6 +50,7 @@ from celery_sqlbeat.store.records import (
     KeptRun,
     NewestRelease,
     NextDeadlines,
+    OldKeys,
     OldNodes,
     OldRuns,
     Purged,
@@ -217,7 +218,7 @@ class AdminView:
     def runs(self, query: RunQuery) -> list[RunRecord]:
         return self.store.runs(query)
 
-    def purge(self, what: DeadLetters | OldRuns | OldNodes) -> Purged:
+    def purge(self, what: DeadLetters | OldRuns | OldNodes | OldKeys) -> Purged:
         return self.store.purge(what)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.housekeeping import CleanUp
-from celery_sqlbeat.store.records import OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import OldKeys, OldNodes, OldRuns, Purged
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = 3600.0
@@ -21,12 +21,17 @@ class House:
         self.rate = rate
         self.statement = statement
         self.asked = 0
+        self.keys = 0
         self.begun_at: list[datetime | None] = []
         self.rest = rest
         me: Any = self
         self.cleaning = CleanUp(me, 7.0, lambda: self.time)
 
-    def purge(self, what: OldRuns | OldNodes) -> Purged:
+    def purge(self, what: OldRuns | OldNodes | OldKeys) -> Purged:
+        if isinstance(what, OldKeys):
+            rows = min(1000, self.keys)
+            self.keys -= rows
+            return Purged(rows, limit=1000)
         assert what.keep_seconds == 7 * 24 * HOUR
         if isinstance(what, OldNodes):
             return Purged(0)
@@ -60,6 +65,14 @@ def test_a_backlog_is_worked_off_without_a_rest() -> None:
     house = House(backlog=200_000)
     house.live(60)
     assert house.backlog == 0
+
+
+@pytest.mark.parametrize(("backlog", "seconds"), [(10_000, 5.0), (0, 0.2 * HOUR)])
+def test_ended_keys_are_worked_off_once_no_history_is_old(backlog: float, seconds: float) -> None:
+    house = House(backlog=backlog)
+    house.keys = 10_000
+    house.live(seconds)
+    assert (house.backlog, house.keys) == (0, 0)
 
 
 def test_where_one_writer_keeps_all_others_out_most_of_the_time_is_theirs() -> None:
