@@ -437,6 +437,9 @@ BEGIN
     ');
     EXECUTE 'CREATE OR REPLACE FUNCTION sqlbeat_jobs_added() ' || head || quote_literal('
         BEGIN
+            IF NOT EXISTS (SELECT 1 FROM added WHERE OneOff = 0) THEN
+                RETURN NULL;
+            END IF;
             UPDATE Jobs SET Fence = f.Lowest
             FROM (
                 SELECT
@@ -483,7 +486,7 @@ $$;
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', 'bd30845e3f41b6f24c60a253c2ee719fae9f27ee5695f8dd3ff89e1b3f9c26d2', clock_timestamp()
+SELECT 4, 'one_offs', '7e7cdd915532b5adf9a247883e70eb3bfef661b545327c752f68c7b47430d046', clock_timestamp()
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);
 
 -- Whether the effects of the run were committed in this database, with this mark (`current_run().transaction()`).

@@ -38,7 +38,7 @@ LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 -- name: add_one_offs
 -- rows: run_id, task_name, args, kwargs, options, policies, due_at, claim_id
 -- The rows that the leases of one-offs are taken on: slots that wait for their attempt, or are claimed by the submitter.
--- What is there already stays as it is.
+-- What is there already stays as it is; an id that another run has is not taken.
 WITH p AS (:rows)
 
 INSERT INTO Jobs (
@@ -57,12 +57,13 @@ SELECT
     p.claim_id, :now, :now
 FROM p
 CROSS JOIN StoreInfo AS s
-WHERE true
+WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON CONFLICT DO NOTHING;
 
 -- name: add_one_off_runs
 -- rows: run_id, lease_seconds, max_retries, max_runtime
--- Their history, in the transaction that added them.
+-- Their history, in the transaction that added them. By their keys alone, as everywhere: what one-offs have in common tempts
+-- the planner of PostgreSQL to read all of them for each row.
 WITH p AS (:rows)
 
 INSERT INTO JobRuns (
@@ -75,22 +76,22 @@ SELECT
     CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
     j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
 FROM p
-LOOP JOIN Jobs AS j ON j.Namespace = :namespace AND j.JobName = key(CAST(p.run_id AS text)) AND j.OneOff = 1
+LOOP JOIN Jobs AS j ON j.Id = key(p.run_id) AND j.OneOff = 1
 WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON CONFLICT DO NOTHING;
 
 -- name: read_submitted
 -- rows: run_id, claim_id
--- returns: run_id, DueAt, Fence, Now
--- One-offs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is
--- that of another row.
+-- returns: run_id, Kind, DueAt, Fence, Now
+-- Runs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is that
+-- of a row of another namespace.
 WITH p AS (:rows)
 
 SELECT
-    p.run_id, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, :now AS Now
+    p.run_id, r.Kind, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, :now AS Now
 FROM p
 LOOP JOIN JobRuns AS r ON r.RunId = key(p.run_id)
-WHERE r.Namespace = :namespace AND r.Kind = 'one_off';
+WHERE r.Namespace = :namespace;
 
 -- name: reopen_dead
 -- rows: run_id
@@ -114,7 +115,7 @@ UPDATE JobRuns SET
     Error = NULL,
     Traceback = NULL
 WHERE
-    Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq' AND Kind = 'one_off'
+    Namespace = :namespace AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId)
 RETURNING RunId;
 
@@ -146,7 +147,7 @@ ORDER BY s.JobName DESC;
 -- Keys whose time is over. One that somebody takes over at this moment stays.
 WITH ended AS MATERIALIZED (
     SELECT k.KeyText
-    FROM IdempotencyKeys AS k
+    FROM IdempotencyKeys AS k INDEXED BY IdempotencyKeys_Ended
     WHERE k.Namespace = :namespace AND k.ExpiresAt <= :now
     ORDER BY k.ExpiresAt
     LIMIT :batch_size

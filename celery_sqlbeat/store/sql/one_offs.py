@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.model.one_offs import IdempotencyKey, OneOff, Submitted
+from celery_sqlbeat.model.one_offs import ONE_OFF, IdempotencyKey, OneOff, Submitted
 from celery_sqlbeat.store.sql.engine import Conflict, Part
 from celery_sqlbeat.store.sql.faults import in_halves
 from celery_sqlbeat.store.sql.session import Call, Row, Rows
@@ -74,7 +74,9 @@ def add(
                 Call("read_submitted", [(o.run_id, o.claim_id) for o in page], scope),
             ]
         )
-        answers |= {run_id: Submitted(run_id, True, due_at, now, fence) for run_id, due_at, fence, now in submitted}
+        for run_id, kind, due_at, fence, now in submitted:
+            if kind == ONE_OFF:  # else the id is that of a job's run
+                answers[run_id] = Submitted(run_id, True, due_at, now, fence)
     for run_id, before in passed.items():
         first = answers.get(before.run_id)  # of one call, both with one key
         answers[run_id] = before if first is None else before._replace(due_at=first.due_at)

@@ -71,7 +71,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- rows: run_id id, task_name text(200), args text, kwargs text, options text, policies text, due_at instant,
 --   claim_id id
 -- The rows that the leases of one-offs are taken on: slots that wait for their attempt, or are claimed by the submitter.
--- What is there already stays as it is.
+-- What is there already stays as it is; an id that another run has is not taken.
 DECLARE @dispatch_seconds float(53) = ?, @namespace nvarchar(100) = ?, @submitter nvarchar(200) = ?,
     @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
@@ -106,14 +106,16 @@ FROM OPENJSON(@rows) WITH (
     claim_id uniqueidentifier '$[7]'
 ) AS p
 CROSS JOIN dbo.StoreInfo AS s
-WHERE NOT EXISTS (SELECT 1 FROM dbo.Jobs AS o WHERE o.Id = p.run_id)
+WHERE
+    NOT EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = p.run_id)
+    AND NOT EXISTS (SELECT 1 FROM dbo.JobRuns AS o WHERE o.RunId = p.run_id)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: add_one_off_runs
--- parameters: namespace text(100)
 -- rows: run_id id, lease_seconds seconds, max_retries int, max_runtime seconds
--- Their history, in the transaction that added them.
-DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
+-- Their history, in the transaction that added them. By their keys alone, as everywhere: what one-offs have in common tempts
+-- the planner of PostgreSQL to read all of them for each row.
+DECLARE @rows nvarchar(max) = ?;
 
 INSERT INTO dbo.JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId, ClaimedBy,
@@ -130,24 +132,24 @@ FROM OPENJSON(@rows) WITH (
     max_retries int '$[2]',
     max_runtime float(53) '$[3]'
 ) AS p
-INNER JOIN dbo.Jobs AS j ON j.Id = p.run_id AND j.Namespace = @namespace AND j.OneOff = 1
+INNER JOIN dbo.Jobs AS j ON j.Id = p.run_id AND j.OneOff = 1
 WHERE NOT EXISTS (SELECT 1 FROM dbo.JobRuns AS o WHERE o.RunId = p.run_id)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: read_submitted
 -- parameters: namespace text(100)
 -- rows: run_id id, claim_id id
--- returns: run_id id, DueAt instant, Fence bigint, Now instant
--- One-offs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is
--- that of another row.
+-- returns: run_id id, Kind text, DueAt instant, Fence bigint, Now instant
+-- Runs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is that
+-- of a row of another namespace.
 DECLARE @namespace nvarchar(100) = ?, @rows nvarchar(max) = ?;
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 SELECT
-    p.run_id, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, @now AS Now
+    p.run_id, r.Kind, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, @now AS Now
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]', claim_id uniqueidentifier '$[1]') AS p
 INNER JOIN dbo.JobRuns AS r ON r.RunId = p.run_id
-WHERE r.Namespace = @namespace AND r.Kind = 'one_off'
+WHERE r.Namespace = @namespace
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: reopen_dead
@@ -179,7 +181,7 @@ OUTPUT inserted.RunId INTO @changed (RunId)
 FROM OPENJSON(@rows) WITH (run_id uniqueidentifier '$[0]') AS p
 INNER JOIN dbo.JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE
-    r.Namespace = @namespace AND r.State = 'dlq' AND r.Kind = 'one_off'
+    r.Namespace = @namespace AND r.State = 'dlq'
     AND EXISTS (SELECT 1 FROM dbo.Jobs AS j WHERE j.Id = r.JobId)
 OPTION (LOOP JOIN, FORCE ORDER);
 

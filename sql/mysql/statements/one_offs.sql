@@ -53,7 +53,7 @@ FOR UPDATE;
 -- rows: run_id id, task_name text(200), args text, kwargs text, options text, policies text, due_at instant,
 --   claim_id id
 -- The rows that the leases of one-offs are taken on: slots that wait for their attempt, or are claimed by the submitter.
--- What is there already stays as it is.
+-- What is there already stays as it is; an id that another run has is not taken.
 SET @now = utc_timestamp(6), @rows = %(rows)s;
 INSERT INTO Jobs (
     Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
@@ -82,13 +82,13 @@ FROM JSON_TABLE(
     )
 ) AS p
 STRAIGHT_JOIN StoreInfo AS s
-WHERE true
+WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON DUPLICATE KEY UPDATE Version = Jobs.Version;
 
 -- name: add_one_off_runs
--- parameters: namespace text(100)
 -- rows: run_id id, lease_seconds seconds, max_retries int, max_runtime seconds
--- Their history, in the transaction that added them.
+-- Their history, in the transaction that added them. By their keys alone, as everywhere: what one-offs have in common tempts
+-- the planner of PostgreSQL to read all of them for each row.
 SET @rows = %(rows)s;
 INSERT INTO JobRuns (
     RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId, ClaimedBy,
@@ -107,19 +107,19 @@ FROM JSON_TABLE(
         max_runtime double PATH '$[3]' ERROR ON ERROR
     )
 ) AS p
-STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.run_id AND j.Namespace = %(namespace)s AND j.OneOff = 1
+STRAIGHT_JOIN Jobs AS j FORCE INDEX (PRIMARY) ON j.Id = p.run_id AND j.OneOff = 1
 LEFT JOIN JobRuns AS o ON o.RunId = p.run_id
 WHERE o.RunId IS NULL;
 
 -- name: read_submitted
 -- parameters: namespace text(100)
 -- rows: run_id id, claim_id id
--- returns: run_id id, DueAt instant, Fence bigint, Now instant
--- One-offs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is
--- that of another row.
+-- returns: run_id id, Kind text, DueAt instant, Fence bigint, Now instant
+-- Runs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is that
+-- of a row of another namespace.
 SET @now = utc_timestamp(6), @rows = %(rows)s;
 SELECT
-    p.run_id, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, CAST(@now AS datetime(6)) AS Now
+    p.run_id, r.Kind, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, CAST(@now AS datetime(6)) AS Now
 FROM JSON_TABLE(
     @rows, '$[*]' COLUMNS (
         run_id char(36) PATH '$[0]' ERROR ON ERROR,
@@ -127,7 +127,7 @@ FROM JSON_TABLE(
     )
 ) AS p
 STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
-WHERE r.Namespace = %(namespace)s AND r.Kind = 'one_off';
+WHERE r.Namespace = %(namespace)s;
 
 -- name: reopen_dead
 -- parameters: namespace text(100)
@@ -141,7 +141,7 @@ INTO @won
 FROM JSON_TABLE(@rows, '$[*]' COLUMNS (run_id char(36) PATH '$[0]' ERROR ON ERROR)) AS p
 STRAIGHT_JOIN JobRuns AS r FORCE INDEX (PRIMARY) ON r.RunId = p.run_id
 WHERE
-    r.Namespace = %(namespace)s AND r.State = 'dlq' AND r.Kind = 'one_off'
+    r.Namespace = %(namespace)s AND r.State = 'dlq'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId)
 FOR UPDATE;
 

@@ -59,6 +59,9 @@ BEGIN
     ');
     EXECUTE 'CREATE OR REPLACE FUNCTION sqlbeat_jobs_added() ' || head || quote_literal('
         BEGIN
+            IF NOT EXISTS (SELECT 1 FROM added WHERE OneOff = 0) THEN
+                RETURN NULL;
+            END IF;
             UPDATE Jobs SET Fence = f.Lowest
             FROM (
                 SELECT

@@ -24,7 +24,7 @@ WHERE IdempotencyKeys.ExpiresAt <= statement_timestamp();
 -- parameters: $3 namespace text(100)
 -- rows: $1 run_id id, $2 key_text text(510)
 -- returns: run_id id, RunId id, TaskName text, Digest text, DueAt instant, IsOwn int, Now instant
--- Which run each key stands for now. IsOwn: the asking run has it, or was submitted before with a key that has ended since.
+-- One key after the other: the planner would rather read all keys of the namespace for each of them.
 WITH p (run_id, key_text) AS (SELECT * FROM unnest($1::uuid[], $2::text[]))
 
 SELECT
@@ -35,7 +35,12 @@ SELECT
     END AS IsOwn,
     statement_timestamp() AS Now
 FROM p
-INNER JOIN IdempotencyKeys AS k ON k.Namespace = $3 AND k.KeyText = ANY(ARRAY[p.key_text])
+CROSS JOIN LATERAL (
+    SELECT i.RunId, i.TaskName, i.Digest, i.CreatedAt
+    FROM IdempotencyKeys AS i
+    WHERE i.Namespace = $3 AND i.KeyText = p.key_text
+    LIMIT 1
+) AS k
 LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 
 -- name: add_one_offs
@@ -43,7 +48,7 @@ LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 -- rows: $1 run_id id, $2 task_name text(200), $3 args text, $4 kwargs text, $5 options text, $6 policies text,
 --   $7 due_at instant, $8 claim_id id
 -- The rows that the leases of one-offs are taken on: slots that wait for their attempt, or are claimed by the submitter.
--- What is there already stays as it is.
+-- What is there already stays as it is; an id that another run has is not taken.
 WITH p (run_id, task_name, args, kwargs, options, policies, due_at, claim_id) AS (SELECT * FROM unnest(
     $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::uuid[]
 ))
@@ -64,13 +69,13 @@ SELECT
     p.claim_id, statement_timestamp(), statement_timestamp()
 FROM p
 CROSS JOIN StoreInfo AS s
-WHERE true
+WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON CONFLICT DO NOTHING;
 
 -- name: add_one_off_runs
--- parameters: $5 namespace text(100)
 -- rows: $1 run_id id, $2 lease_seconds seconds, $3 max_retries int, $4 max_runtime seconds
--- Their history, in the transaction that added them.
+-- Their history, in the transaction that added them. By their keys alone, as everywhere: what one-offs have in common tempts
+-- the planner of PostgreSQL to read all of them for each row.
 WITH p (run_id, lease_seconds, max_retries, max_runtime) AS (SELECT * FROM unnest($1::uuid[], $2::float8[], $3::integer[], $4::float8[]))
 
 INSERT INTO JobRuns (
@@ -83,23 +88,23 @@ SELECT
     CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
     j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
 FROM p
-INNER JOIN Jobs AS j ON j.Namespace = $5 AND j.JobName = ANY(ARRAY[CAST(p.run_id AS text)]) AND j.OneOff = 1
+INNER JOIN Jobs AS j ON j.Id = ANY(ARRAY[p.run_id]) AND j.OneOff = 1
 WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON CONFLICT DO NOTHING;
 
 -- name: read_submitted
 -- parameters: $3 namespace text(100)
 -- rows: $1 run_id id, $2 claim_id id
--- returns: run_id id, DueAt instant, Fence bigint, Now instant
--- One-offs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is
--- that of another row.
+-- returns: run_id id, Kind text, DueAt instant, Fence bigint, Now instant
+-- Runs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is that
+-- of a row of another namespace.
 WITH p (run_id, claim_id) AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
 
 SELECT
-    p.run_id, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, statement_timestamp() AS Now
+    p.run_id, r.Kind, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, statement_timestamp() AS Now
 FROM p
 INNER JOIN JobRuns AS r ON r.RunId = ANY(ARRAY[p.run_id])
-WHERE r.Namespace = $3 AND r.Kind = 'one_off';
+WHERE r.Namespace = $3;
 
 -- name: reopen_dead
 -- parameters: $2 namespace text(100)
@@ -124,7 +129,7 @@ UPDATE JobRuns SET
     Error = NULL,
     Traceback = NULL
 WHERE
-    Namespace = $2 AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq' AND Kind = 'one_off'
+    Namespace = $2 AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId)
 RETURNING RunId;
 
@@ -159,14 +164,19 @@ ORDER BY s.JobName DESC;
 -- returns: Purged bigint
 -- Keys whose time is over. One that somebody takes over at this moment stays.
 WITH ended AS MATERIALIZED (
-    SELECT k.KeyText
+    SELECT k.ctid AS Place
     FROM IdempotencyKeys AS k
     WHERE k.Namespace = $1 AND k.ExpiresAt <= statement_timestamp()
     ORDER BY k.ExpiresAt
     LIMIT $2
     FOR UPDATE SKIP LOCKED
+),
+
+-- By its place, which stays the same as long as the row is locked.
+purged AS (
+    DELETE FROM IdempotencyKeys
+    WHERE ctid = ANY(ARRAY(SELECT ended.Place FROM ended))
+    RETURNING 1
 )
 
-DELETE FROM IdempotencyKeys
-WHERE Namespace = $1 AND KeyText IN (SELECT ended.KeyText FROM ended) AND ExpiresAt <= statement_timestamp()
-RETURNING CAST(1 AS bigint) AS Purged;
+SELECT count(*) AS Purged FROM purged;

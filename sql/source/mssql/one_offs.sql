@@ -53,7 +53,9 @@ SELECT
     p.claim_id, :now, :now
 FROM p
 CROSS JOIN StoreInfo AS s
-WHERE NOT EXISTS (SELECT 1 FROM Jobs AS o WHERE o.Id = p.run_id)
+WHERE
+    NOT EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = p.run_id)
+    AND NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: add_one_off_runs
@@ -67,7 +69,7 @@ SELECT
     CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
     j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
 FROM p
-INNER JOIN Jobs AS j ON j.Id = p.run_id AND j.Namespace = :namespace AND j.OneOff = 1
+INNER JOIN Jobs AS j ON j.Id = p.run_id AND j.OneOff = 1
 WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -91,7 +93,7 @@ OUTPUT inserted.:returns INTO @changed
 FROM p
 INNER JOIN JobRuns AS r WITH (ROWLOCK) ON r.RunId = p.run_id
 WHERE
-    r.Namespace = :namespace AND r.State = 'dlq' AND r.Kind = 'one_off'
+    r.Namespace = :namespace AND r.State = 'dlq'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId)
 OPTION (LOOP JOIN, FORCE ORDER);
 

@@ -42,7 +42,7 @@ SELECT
     p.claim_id, :now, :now
 FROM p
 STRAIGHT_JOIN StoreInfo AS s
-WHERE true
+WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON DUPLICATE KEY UPDATE Version = Jobs.Version;
 
 -- name: add_one_off_runs
@@ -56,7 +56,7 @@ SELECT
     CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
     j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
 FROM p
-STRAIGHT_JOIN Jobs AS j ON j.Id = p.run_id AND j.Namespace = :namespace AND j.OneOff = 1
+STRAIGHT_JOIN Jobs AS j ON j.Id = p.run_id AND j.OneOff = 1
 LEFT JOIN JobRuns AS o ON o.RunId = p.run_id
 WHERE o.RunId IS NULL;
 
@@ -66,7 +66,7 @@ INTO @won
 FROM p
 STRAIGHT_JOIN JobRuns AS r ON r.RunId = p.run_id
 WHERE
-    r.Namespace = :namespace AND r.State = 'dlq' AND r.Kind = 'one_off'
+    r.Namespace = :namespace AND r.State = 'dlq'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = r.JobId)
 FOR UPDATE;
 

@@ -43,7 +43,7 @@ LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 -- rows: run_id id, task_name text(200), args text, kwargs text, options text, policies text, due_at instant,
 --   claim_id id
 -- The rows that the leases of one-offs are taken on: slots that wait for their attempt, or are claimed by the submitter.
--- What is there already stays as it is.
+-- What is there already stays as it is; an id that another run has is not taken.
 WITH p (run_id, task_name, args, kwargs, options, policies, due_at, claim_id) AS (:rows)
 
 INSERT INTO Jobs (
@@ -62,13 +62,13 @@ SELECT
     p.claim_id, ?2, ?2
 FROM p
 CROSS JOIN StoreInfo AS s
-WHERE true
+WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON CONFLICT DO NOTHING;
 
 -- name: add_one_off_runs
--- parameters: ?1 namespace text(100)
 -- rows: run_id id, lease_seconds seconds, max_retries int, max_runtime seconds
--- Their history, in the transaction that added them.
+-- Their history, in the transaction that added them. By their keys alone, as everywhere: what one-offs have in common tempts
+-- the planner of PostgreSQL to read all of them for each row.
 WITH p (run_id, lease_seconds, max_retries, max_runtime) AS (:rows)
 
 INSERT INTO JobRuns (
@@ -81,23 +81,23 @@ SELECT
     CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
     j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
 FROM p
-CROSS JOIN Jobs AS j ON j.Namespace = ?1 AND j.JobName = CAST(p.run_id AS text) AND j.OneOff = 1
+CROSS JOIN Jobs AS j ON j.Id = p.run_id AND j.OneOff = 1
 WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
 ON CONFLICT DO NOTHING;
 
 -- name: read_submitted
 -- parameters: ?1 now instant, ?2 namespace text(100)
 -- rows: run_id id, claim_id id
--- returns: run_id id, DueAt instant, Fence bigint, Now instant
--- One-offs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is
--- that of another row.
+-- returns: run_id id, Kind text, DueAt instant, Fence bigint, Now instant
+-- Runs as they were submitted. A fence of zero: the submitter has no claim, or has it no more. A missing row: its id is that
+-- of a row of another namespace.
 WITH p (run_id, claim_id) AS (:rows)
 
 SELECT
-    p.run_id, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, ?1 AS Now
+    p.run_id, r.Kind, r.ScheduledFor AS DueAt, CASE WHEN r.ClaimId = p.claim_id THEN r.Fence ELSE 0 END AS Fence, ?1 AS Now
 FROM p
 CROSS JOIN JobRuns AS r ON r.RunId = p.run_id
-WHERE r.Namespace = ?2 AND r.Kind = 'one_off';
+WHERE r.Namespace = ?2;
 
 -- name: reopen_dead
 -- parameters: ?1 now instant, ?2 namespace text(100)
@@ -122,7 +122,7 @@ UPDATE JobRuns SET
     Error = NULL,
     Traceback = NULL
 WHERE
-    Namespace = ?2 AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq' AND Kind = 'one_off'
+    Namespace = ?2 AND RunId IN (SELECT p.run_id FROM p) AND State = 'dlq'
     AND EXISTS (SELECT 1 FROM Jobs AS j WHERE j.Id = JobRuns.JobId)
 RETURNING RunId;
 
@@ -158,7 +158,7 @@ ORDER BY s.JobName DESC;
 -- Keys whose time is over. One that somebody takes over at this moment stays.
 WITH ended AS MATERIALIZED (
     SELECT k.KeyText
-    FROM IdempotencyKeys AS k
+    FROM IdempotencyKeys AS k INDEXED BY IdempotencyKeys_Ended
     WHERE k.Namespace = ?1 AND k.ExpiresAt <= ?2
     ORDER BY k.ExpiresAt
     LIMIT ?3
