@@ -71,6 +71,8 @@ class BodyChecks:
             return  # its release follows, and another attempt
         if (message.run, message.retries - 1) in self._ledger.overdue:
             return  # that body was stopped for its max_runtime: a failure, so its own retry is not to begin
+        if message.run in self._ledger.asked and message.retries:
+            return  # somebody has cancelled it meanwhile
         job = self._ledger.jobs.get(run.job_id)
         if run.state == "dispatched" and job is not None and not job.delete_requested:
             text = (
@@ -91,6 +93,8 @@ class BodyChecks:
         now = ledger.hub.now
         key = run.run_id, retries
         sent_at = max(ledger.granted[run.run_id, run.start_id], ledger.extended.get((worker.name, run.run_id), -1.0))
+        if run.run_id in self._ledger.cancelled:
+            self._fail("G2", f"{worker.name} begins a run of {run.job_name} that was cancelled", run.job_id)
         if key in ledger.begun:
             self._fail("G3", f"attempt {run.attempt} of {run.job_name} begins twice ({retries} retries)", run.job_id)
         if any(run.run_id == other and retries < later for other, later in ledger.begun):

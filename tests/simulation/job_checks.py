@@ -30,6 +30,8 @@ MAY_WRITE: dict[str, set[str]] = {
     "postpone_starts": {"published_at", "lease_ends_at"},
     "release_jobs": (_CLAIM - {"planned_at"})
     | {"ran_until", "last_run_time", "retry_at", "retry_run_id", "next_run_time", "enabled", "disabled_reason"},
+    "pass_by_waiting": {"fence", "run_id", "claim_id", "retry_at", "retry_run_id"}
+    | {"next_run_time", "enabled", "disabled_reason"},
     "advance_jobs": {"next_run_time", "enabled", "disabled_reason"},
     "repair_rows": {"next_run_time", "retry_at", "quarantine"},
     "quarantine_jobs": {"quarantine"},
@@ -61,6 +63,7 @@ class JobChecks:
             "postpone_starts": self._postponed,
             "release_jobs": self._released,
             "release_orphan_locks": self._freed,
+            "pass_by_waiting": self._passed,
         }
 
     def changed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
@@ -188,6 +191,14 @@ class JobChecks:
             self._released_by_beat(process, call, old, run, state, now)
         self._follows(old, new, run, state, row[6], now)
 
+    def _passed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
+        if not any(row[0] == old.id and row[2] == old.fence for row in call.rows):
+            self._fail("G4", f"{process.name} passed by a run of {new.job_name}, which has changed", new.id)
+        if (old.locked_by is None) != (new.fence > old.fence):
+            self._fail("G4", f"{process.name} passed by a run of {new.job_name} under fence {new.fence}", new.id)
+        if old.locked_by is not None and old.run_id != new.run_id:
+            self._fail("G1", f"{process.name} took {new.job_name} from {old.locked_by}", new.id)
+
     def _freed(self, process: Process, call: Call, old: JobRow, new: JobRow, now: str) -> None:
         if old.run_id in self._ledger.runs:
             self._fail("G1", f"{process.name} took {old.job_name} for a lock without a run", old.id)
@@ -238,6 +249,7 @@ class JobChecks:
     ) -> None:
         """Check what a job does next, after the end of a run that held it."""
         waits = retry_seconds is not None and (run.exclusive or run.state != "running")
+        waits &= run.run_id not in self._ledger.asked
         if not run.advances:
             if new.next_run_time != old.next_run_time or new.retry_at != old.retry_at:
                 self._fail("G8", f"an extra slot moved the schedule of {new.job_name}", new.id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_sqlbeat.config.settings import Settings
+from celery_sqlbeat.model.one_offs import Cancellation
 from tests.simulation.hub import Hub, Process
 from tests.simulation.jobs import Spec
 from tests.simulation.rows import JobRow, RunRow
@@ -69,6 +70,10 @@ class Ledger:
     purged: set[Slot] = field(default_factory=set)
     """Those whose outcome was deleted with the old history."""
     gaps: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    asked: set[str] = field(default_factory=set)
+    """The runs that somebody has asked to cancel: they end so, or have ended before."""
+    cancelled: set[str] = field(default_factory=set)
+    """Those of them that are known to have ended: no body of theirs may begin."""
     moved: dict[str, str] = field(default_factory=dict)
     """The latest slot before which an operator has moved a job back: up to there slots may come
     twice."""
@@ -126,6 +131,17 @@ class Ledger:
     def note(self, job_id: str | None, text: str) -> None:
         """Add a line to the trace, of one job or of all."""
         self._trace[job_id].append((self.steps, self.hub.now, text))
+
+    def acknowledged(self, run_id: str, answer: Cancellation) -> None:
+        """Note what somebody was told who has cancelled a run."""
+        run = self.runs.get(run_id)
+        if run is None or not (answer.is_done or answer.is_asked):
+            return
+        self.did("cancellation")
+        if run_id not in self.asked or (answer.is_done and run.state != "cancelled"):
+            self.fail("G2", f"a run of {run.job_name} is {run.state}, and was said to be cancelled", run.job_id)
+        if answer.is_done:
+            self.cancelled.add(run_id)
 
     def did(self, what: str) -> None:
         """One step of the simulation."""

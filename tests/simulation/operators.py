@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.errors import SqlbeatError
 from celery_sqlbeat.model import DeleteJob, JobDraft, NewRun, UpdateJob
+from celery_sqlbeat.model.one_offs import CancelRequest
 from celery_sqlbeat.store.records import JobQuery, RunQuery
 from celery_sqlbeat.store.sql.store import SqlStore
 from tests.simulation.beats import Host
@@ -28,7 +29,7 @@ class Operator(Host):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world, "operator")
-        store = SqlStore(self.database(), world.namespace)
+        self.store = store = SqlStore(self.database(), world.namespace)
         self.admin = AdminView(store)
         self.handle = Handle(world.app, world.settings, store)
         self.handle.jobs._ids = self.ids
@@ -61,8 +62,15 @@ def run_now(operator: Operator, job: JobRow, much: float) -> None:
 
 
 def cancel(operator: Operator, job: JobRow, much: float) -> None:
-    """Cancel what runs."""
-    operator.admin.cancel(job.job_name)
+    """Cancel what runs, or one of the last attempts, whatever has become of it."""
+    if much < 0.2:
+        operator.admin.cancel(job.job_name)
+        return
+    runs = operator.admin.runs(RunQuery(job_id=job.id, page_size=4))
+    chosen = runs[: 1 + int(much * len(runs))]
+    answers = operator.store.cancel([CancelRequest(run.run_id, "an operator", "") for run in chosen])
+    for run_id, answer in answers.items():
+        operator.world.ledger.acknowledged(run_id, answer)
 
 
 def delete(operator: Operator, job: JobRow, much: float) -> None:
@@ -135,6 +143,8 @@ ACTIONS = [
     run_now,
     run_now,
     run_now,
+    cancel,
+    cancel,
     cancel,
     delete,
     redefine,

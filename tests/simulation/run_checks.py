@@ -22,7 +22,7 @@ _CONTINUES = load("sqlite")["insert_runs"].rows.names.index("continues")
 MAY_CREATE = {"insert_runs", "insert_gaps", "insert_outbox"}
 MAY_DELETE = {"purge_runs", "purge_old_runs", "purge_dead"}
 MAY_WRITE = {"reopen_runs", "start_runs", "close_runs", "leave_attempts", "leave_dead", "cancel_waiting", "extend_held"}
-MAY_WRITE |= {"refuse_starts", "end_results"}
+MAY_WRITE |= {"refuse_starts", "end_results", "ask_runs", "cancel_runs"}
 
 
 class RunChecks:
@@ -62,11 +62,15 @@ class RunChecks:
         if call.block not in MAY_WRITE:
             self._fail("G4", f"{call.block} writes a run of {new.job_name}", new.job_id)
         is_late = old.state == "dispatched" and new.state == "running" and call.block == "start_runs"
-        is_late |= old.state == "dispatched" and call.block == "refuse_starts"
+        is_late |= old.state == "dispatched" and call.block in ("refuse_starts", "cancel_runs")
         if old.state in FINAL and new.state != old.state and not is_late:
             self._fail("G2", f"{call.block} made {new.state} of {new.job_name}, which was {old.state}", new.job_id)
         if (old.run_id, *old.slot, old.attempt) != (new.run_id, *new.slot, new.attempt):
             self._fail("G2", f"{call.block} made another slot of an attempt of {new.job_name}", new.job_id)
+        if new.run_id in self._ledger.asked and new.state not in (old.state, "running", "cancelled"):
+            self._fail("G2", f"a run of {new.job_name} that was cancelled became {new.state}", new.job_id)
+        if call.block in ("ask_runs", "cancel_runs"):
+            self._ledger.asked.add(new.run_id)
         check = self._checks.get(call.block)
         if check is not None:
             check(process, call, old, new, now)
@@ -227,7 +231,8 @@ class RunChecks:
             self._fail("G10", f"a worker counted a lost lease of {new.job_name}", new.job_id)
         if (new.state == "success") != (result == "success") and new.state in ("success", "retry", "dlq"):
             self._fail("G2", f"the body of {new.job_name} ended as {result}, its run as {new.state}", new.job_id)
-        if failures != (1 if result == "failure" else 0):
+        # A worker that has heard of a cancellation by then counts none.
+        if failures != int(result == "failure") and (failures or new.run_id not in self._ledger.asked):
             self._fail("G10", f"{failures} failures of {new.job_name} for a body that ended as {result}", new.job_id)
 
     def _is_bounded(self, new: RunRow, retry_seconds: float | None, failures: int, lost: int) -> None:
