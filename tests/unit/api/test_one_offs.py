@@ -138,12 +138,6 @@ def test_the_message_carries_the_policies_that_its_worker_keeps(beat: Handle, ro
     assert header["pool"] == "erp:3" and list(header["retry"]["dead_on"]) == ["ValueError"]
 
 
-def test_the_message_says_which_errors_are_worth_a_retry(beat: Handle, rows: Rows) -> None:
-    beat.submit("shop.pay", [1], retry_strategy="linear", dead_on=["KeyError"])
-    (message,) = messages(beat)
-    assert message.headers[HEADER]["retry"] == {"strategy": "linear", "dead_on": ["KeyError"]}
-
-
 def test_what_was_published_is_recorded_at_the_latest_when_the_handle_is_closed(beat: Handle, rows: Rows) -> None:
     runs = beat.submit_many({"task": "shop.pay", "args": [number]} for number in range(3))
     beat.close()
