@@ -20,7 +20,14 @@ from celery_sqlbeat.celery_bridge.inspect_workers import RecallRequest, ask_cons
 from celery_sqlbeat.celery_bridge.symbols import tell_what_is_off
 from celery_sqlbeat.config.plugins import CLAIM_ORDERS, SCHEDULES
 from celery_sqlbeat.config.settings import read_settings, require_functions
-from celery_sqlbeat.errors import BrokerUnavailable, DatabaseUnavailable, SettingError, SqlbeatError, TransientError
+from celery_sqlbeat.errors import (
+    BrokerUnavailable,
+    DatabaseUnavailable,
+    PayloadKeyError,
+    SettingError,
+    SqlbeatError,
+    TransientError,
+)
 from celery_sqlbeat.model import Claim
 from celery_sqlbeat.publish.publisher import Publisher
 from celery_sqlbeat.store import Store, open_store
@@ -203,8 +210,8 @@ class Scheduler(celery.beat.Scheduler):
                 events.database_unavailable(error=error, retry_seconds=seconds)
             elif isinstance(error, BrokerUnavailable):
                 events.broker_unavailable(error=error, retry_seconds=seconds)
-            else:  # with one traceback
-                told = error if self._failures == 1 else str(error)
+            else:  # with one traceback, where the line does not say it all
+                told = error if self._failures == 1 and not isinstance(error, PayloadKeyError) else str(error)
                 events.duty_failed(duty="tick", error=told, retry_seconds=seconds)
         return seconds
 

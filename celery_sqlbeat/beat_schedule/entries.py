@@ -114,6 +114,8 @@ def read_entries(
             zone_by_policy = policy_for(job_name, policies).timezone if policies else None
             entries[job_name] = _read(entry, owner, job_name, zone_by_policy or zone)
         except Exception as error:
+            if isinstance(error, FieldError) and policies and policy_for(job_name, policies).sensitive:
+                error = error.hidden()
             problems.append(EntryProblem(str(name), _reason(error)))
             wrong.add(job_name)
     if release is None:

@@ -87,6 +87,10 @@ class Payments:
 def test_arguments_are_encrypted_and_hidden_while_their_keys_change(lane: Lane, make_workers: MakeWorkers) -> None:
     shop = make_workers(lane)
     payments = Payments(shop, lane)
+    lost = payments.start("file:/nowhere/key")
+    lost.says("sqlbeat_payload_key = file:/nowhere/key: the file cannot be read: No such file", seconds=PATIENCE)
+    lost.stop()
+    assert "Traceback" not in lost.log
     beat = payments.start(OLD)
     shop.work(lane.pool).ready()
     payments.goes_on()

@@ -11,6 +11,7 @@ from cryptography.fernet import Fernet
 
 from celery_sqlbeat.api.job_input import job_spec
 from celery_sqlbeat.api.records import job_of
+from celery_sqlbeat.beat_schedule.entries import read_entries
 from celery_sqlbeat.celery_bridge.call_check import check_call
 from celery_sqlbeat.celery_bridge.message_header import HIDDEN_ARGUMENTS, is_hidden
 from celery_sqlbeat.celery_bridge.tasks import keep_hidden
@@ -178,3 +179,11 @@ def test_a_sensitive_job_is_exported_in_plain_text_on_demand_only() -> None:
     for rules in (PLAIN, SEALED):
         line = line_of(row(policies=OWN), rules, with_secrets=True)
         assert json.loads(line)["args"] == [SECRET]
+
+
+@pytest.mark.parametrize("wrong", [{"args": SECRET}, {"kwargs": [SECRET]}])
+def test_an_entry_that_is_left_out_is_told_of_without_its_arguments(wrong: Any) -> None:
+    app = Celery("shop", set_as_current=False)
+    entries = {name: {"task": "shop.pay", "schedule": 60.0, **wrong} for name in ("card", "other")}
+    reasons = {each.name: each.reason for each in read_entries(app, entries, policies=BY_GLOB.policies).problems}
+    assert SECRET in reasons["other"] and SECRET not in reasons["card"] and "= '***': write a" in reasons["card"]
