@@ -23,6 +23,7 @@ from celery_sqlbeat.model.nodes import tell_queues
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.publish.messages import HEADER
 from celery_sqlbeat.publish.publisher import Publisher
+from celery_sqlbeat.store import open_store
 from tests.support.beats import wait_for
 from tests.support.stock import untyped
 
@@ -35,31 +36,49 @@ def pay(invoice: Any, amount: int = 0) -> None:
     """Do nothing."""
 
 
-@pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of an empty store."""
+@pytest.fixture(scope="module", params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the address of a store; each test has a namespace of its own there."""
     if request.param == "memory":
         return f"memory://{secrets.token_hex(6)}"
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'jobs.db'}"
-    made: str = request.getfixturevalue(f"{request.param}_database")()
-    return made
+        return migrated(f"sqlite:///{tmp_path_factory.mktemp('one-offs') / 'jobs.db'}")
+    return migrated(request.getfixturevalue(f"{request.param}_database")())
+
+
+def migrated(url: str) -> str:
+    """Create the tables of a database."""
+    store = open_store(read_settings({"sqlbeat_database_url": url}, {}))
+    store.migrate()
+    store.close()
+    return url
+
+
+def handle_of(url: str, name: str) -> Handle:
+    """Return the handle of an app whose namespace, broker and queue have this name."""
+    app = Celery("shop", broker=f"memory://{name}", set_as_current=False)
+    app.conf.update(
+        task_default_queue=name,
+        sqlbeat_database_url=url,
+        sqlbeat_namespace=name,
+        sqlbeat_dispatch_timeout=DISPATCH,
+    )
+    untyped(app).task(name="shop.pay", shared=False)(pay)
+    return Handle(app, read_settings(app.conf, {}))
 
 
 @pytest.fixture
 def make_beat(url: str) -> Iterator[Callable[[], Handle]]:
-    """Make handles of one store, as processes have them."""
+    """Make handles of one store and namespace, as processes have them."""
     made: list[Handle] = []
     name = secrets.token_hex(6)
 
     def make() -> Handle:
-        app = Celery("shop", broker=f"memory://{name}", set_as_current=False)
-        app.conf.update(task_default_queue=name, sqlbeat_database_url=url, sqlbeat_dispatch_timeout=DISPATCH)
-        untyped(app).task(name="shop.pay", shared=False)(pay)
-        made.append(Handle(app, read_settings(app.conf, {})))
+        made.append(handle_of(url, name))
+        if url.startswith("redis"):  # where each namespace has a store of its own
+            made[-1].store.migrate()
         return made[-1]
 
-    make().store.migrate()
     yield make
     for handle in made:
         handle.close()
@@ -191,6 +210,7 @@ def test_a_key_whose_time_is_over_stands_for_a_new_run(beat: Handle) -> None:
     assert second.id != first.id
 
 
+@pytest.mark.slow
 def test_who_dies_before_the_message_is_followed_by_a_beat(beat: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Submitter, "publish", lambda *_: None)
     run = beat.submit("shop.pay", [1])
@@ -227,19 +247,23 @@ def test_who_waits_is_told_that_the_time_is_over(beat: Handle) -> None:
         beat.runs.wait(run.id, 0.1)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def shop_beat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Handle, Callable[[], Any]]]:
-    """Yield a handle, and what opens connections of the shop to the same database."""
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shop_place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Callable[[], Any]]:
+    """Return the address of a database, and what opens connections of the shop to it."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'jobs.db'}"
-        connect: Callable[[], Any] = lambda: sqlite3.connect(tmp_path / "jobs.db")  # noqa: E731
-    else:
-        url = request.getfixturevalue("postgresql_database")()
-        connect = partial(pytest.importorskip("psycopg").connect, url)
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.update(task_default_queue=secrets.token_hex(6), sqlbeat_database_url=url)
-    beat = Handle(app, read_settings(app.conf, {}))
-    beat.store.migrate()
+        file = tmp_path_factory.mktemp("shop") / "jobs.db"
+        return migrated(f"sqlite:///{file}"), partial(sqlite3.connect, file)
+    url = migrated(request.getfixturevalue("postgresql_database")())
+    return url, partial(pytest.importorskip("psycopg").connect, url)
+
+
+@pytest.fixture
+def shop_beat(shop_place: tuple[str, Callable[[], Any]]) -> Iterator[tuple[Handle, Callable[[], Any]]]:
+    """Yield a handle, and what opens connections of the shop to the same database."""
+    url, connect = shop_place
+    beat = handle_of(url, secrets.token_hex(6))
     yield beat, connect
     beat.close()
 
