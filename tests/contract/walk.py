@@ -304,8 +304,7 @@ class Walk(Sides):
 
     def submit(self, one_offs: Sequence[OneOff], what: str) -> None:
         def submit(side: Side) -> Any:
-            store: Any = side.store
-            answers = store.submit(one_offs, "submitter", 30.0)
+            answers = side.store.submit(one_offs, "submitter", 30.0)
             mine = [(one_off, answers[one_off.run_id]) for one_off in one_offs if answers[one_off.run_id].fence]
             side.claims = [*side.claims, *(claim_of(*pair) for pair in mine)][-8:]
             return answers
@@ -318,8 +317,7 @@ class Walk(Sides):
         def cancel(side: Side) -> Any:
             runs = side.store.runs(RunQuery())
             chosen = {runs[int(share * len(runs))].run_id for share in at if runs}
-            store: Any = side.store
-            return store.cancel([CancelRequest(run_id, "ann", "wrong") for run_id in sorted(chosen)])
+            return side.store.cancel([CancelRequest(run_id, "ann", "wrong") for run_id in sorted(chosen)])
 
         self.both(cancel, "a cancellation of runs")
 
@@ -327,8 +325,7 @@ class Walk(Sides):
         keep = self.random.choice([0.0, 100.0, 1000.0])
         if self.random.random() < 0.3:
             self.both(partial(_purged, keep_seconds=keep), "a clean-up")
-        keys: Any = OldKeys()
-        self.both(lambda s: s.store.purge(keys).rows, "a clean-up of keys")
+        self.both(lambda s: s.store.purge(OldKeys()).rows, "a clean-up of keys")
 
     def they_replay(self) -> None:
         at, run_id = self.random.random(), self.ids.run_ids(1)[0]
