@@ -54,6 +54,7 @@ DEFAULTS: Mapping[str, Any] = {
     "lost_leases": 0,
     "advances": 0,
     "claimed": 0,
+    "effects_done": 0,
     "prior_state": "new",
 }
 INSTANTS = frozenset(
