@@ -10,7 +10,8 @@ import pytest
 from celery_sqlbeat.store.sql.guard import guard_script
 from tests.process.conftest import MakeWorkers
 from tests.process.outcomes import assert_outcome
-from tests.process.workers import Lane, WorkerShop
+from tests.process.test_one_offs import client, ended
+from tests.process.workers import LEASE, PATIENCE, Lane, WorkerShop
 
 pytestmark = pytest.mark.slow
 
@@ -93,3 +94,22 @@ def test_effects_are_done_once_wherever_their_worker_is_killed(
     assert reasons == {name: DONE_BEFORE if before[name] else None for name in names}
     again.stop()
     assert effects_in(places["count"], "count") == [1]
+
+
+def test_the_effects_of_a_one_off_are_done_once_whatever_store_it_is_in(make_workers: MakeWorkers) -> None:
+    lane = Lane("prefork", "redis", "redis", "late")
+    shop = make_workers(lane)
+    shop.write_app(lane, extra="import tests.process.effect_tasks", sqlbeat_dispatch_timeout=3.0)
+    where = in_a_file(shop, "shop")
+    worker = shop.work(concurrency=1).ready()
+    shop.start()
+    with client(shop) as beat:
+        counted = ended(beat, shop, beat.submit("work.once", [where, NEVER]))
+        (line,) = shop.lines(what="steps")
+        run = beat.submit("work.once", [where, line.more["steps"]])
+        shop.wait_for_line("stands")
+        worker.kill()
+        shop.work(concurrency=1).ready()
+        done = ended(beat, shop, run, PATIENCE + LEASE)
+    assert (done.state, done.attempt, done.reason) == ("success", 2, DONE_BEFORE)
+    assert effects_in(where, counted.id) == effects_in(where, run.id) == [1]
