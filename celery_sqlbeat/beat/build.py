@@ -135,7 +135,6 @@ def build_beat(
     )
     queue_of, unknown_seconds = publisher.queue_of, settings.unknown_task_timeout
     unknown_tasks = UnknownTasks(store, membership, queue_of, unknown_seconds, evidence, clock, rnd)
-    full_pools = FullPools(store, rnd)
     dispatcher = Dispatcher(
         store,
         planner,
@@ -146,7 +145,7 @@ def build_beat(
         settings.batch_size,
         settings.dispatch_timeout,
         clock,
-        lambda claims: full_pools.sift(unknown_tasks.sift(claims)),
+        FullPools(store, rnd, unknown_tasks.sift).sift,
         order_of(settings.claim_order),
     )
     reclaimer = Reclaimer(

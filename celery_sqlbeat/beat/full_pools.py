@@ -22,12 +22,20 @@ class FullPools:
     It is not what keeps the limit: a run takes its place when it begins.
     """
 
-    def __init__(self, store: Store, rnd: Callable[[], float] = environment.chance) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rnd: Callable[[], float] = environment.chance,
+        before: Callable[[Sequence[Claim]], Sequence[Claim]] = lambda claims: claims,
+    ) -> None:
+        """`before` sifts the claims first."""
         self._store = store
+        self._before = before
         self._random = rnd
 
     def sift(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return the claims to send; release those whose pools are full for a while."""
+        claims = self._before(claims)
         by_pool: dict[Pool, list[Claim]] = defaultdict(list)
         for claim in claims:
             if claim.pool is not None and (pool := pool_of(claim.pool)) is not None:

@@ -45,7 +45,7 @@ from celery_sqlbeat.model.lifecycle import (
 )
 from celery_sqlbeat.model.one_offs import CancelRequest, IdempotencyKey, OneOff
 from celery_sqlbeat.store.records import Expired, Guard, KeptRun, OldKeys, OldRuns, Release, RunNote, RunQuery
-from celery_sqlbeat.testing.contract.one_offs import claim_of
+from celery_sqlbeat.testing.claims import claim_of
 from tests.contract.beside import BY_RUN, LEASE, Side, Sides
 
 NAMES = [f"job-{number}" for number in range(6)]

@@ -4,11 +4,11 @@ import pytest
 
 from celery_sqlbeat.model import CancelRun, DeleteJob, PauseJob, SealJob
 from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldRuns, RunQuery
+from celery_sqlbeat.testing.claims import claim_of
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.one_offs import (
     DAY,
     DEAD,
-    claim_of,
     held_by_submitter,
     one_off,
     one_offs,

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from celery_sqlbeat.model import Claim, Slot
 from celery_sqlbeat.model.lifecycle import DLQ, Ending, after_lost_lease
 from celery_sqlbeat.model.one_offs import ONE_OFF, IdempotencyKey, OneOff, Submitted
 from celery_sqlbeat.store.protocol import Store
 from celery_sqlbeat.store.records import RunQuery
+from celery_sqlbeat.testing.claims import claim_of
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.world import DISPATCH, HOUR, LEASE, SECOND, World
 
@@ -43,28 +43,6 @@ def submitted(world: World, **fields: Any) -> str:
 def key(text: str = "order-4711", digest: str = "d1", seconds: float = 60.0) -> IdempotencyKey:
     """Return a key that stands for its run for a minute."""
     return IdempotencyKey(text, digest, seconds)
-
-
-def claim_of(wanted: OneOff, answer: Submitted) -> Claim:
-    """Return the claim of a submitter, as its message carries it."""
-    assert wanted.claim_id is not None
-    slot = Slot(ONE_OFF, answer.due_at, 1, 0, 0, None, None, True, None, False)
-    return Claim(
-        job_id=wanted.run_id,
-        job_name=wanted.run_id,
-        task_name=wanted.task_name,
-        args=(),
-        kwargs={},
-        options={},
-        run_id=wanted.run_id,
-        claim_id=wanted.claim_id,
-        fence=answer.fence,
-        slot=slot,
-        lease_seconds=wanted.lease_seconds,
-        max_retries=wanted.max_retries,
-        exclusive=True,
-        code_key=None,
-    )
 
 
 def one_offs(world: World, **query: Any) -> list[str]:
