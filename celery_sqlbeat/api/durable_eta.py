@@ -23,6 +23,8 @@ REVOKED = "revoked"
 
 def keep_far_calls(beat: Handle) -> None:
     """Let the app of a handle keep such calls, where its setting asks for that."""
+    if environment.is_disabled():
+        return
 
     def is_asked() -> bool:
         try:

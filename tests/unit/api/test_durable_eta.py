@@ -161,6 +161,16 @@ def test_without_the_setting_celery_does_what_it_does(make_app: Callable[..., An
     assert rows.written == []
 
 
+def test_a_process_without_this_package_sends_as_ever(
+    make_app: Callable[..., Any], rows: KeptRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLBEAT_DISABLE", "1")
+    app = make_app()
+    app.send_task("shop.pay", ["x"], countdown=10**6)
+    assert len(messages(app)) == 1
+    assert rows.written == []
+
+
 @pytest.mark.parametrize("is_made_before", [True, False])
 def test_to_revoke_it_cancels_it_and_tells_the_workers_as_ever(
     rows: KeptRows, make_app: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, is_made_before: bool
