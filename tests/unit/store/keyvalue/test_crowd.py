@@ -16,11 +16,14 @@ from celery_sqlbeat.model import (
     DeleteJob,
     NewRun,
     PauseJob,
+    StartRequest,
 )
 from celery_sqlbeat.model.lifecycle import SUCCESS, Ending
+from celery_sqlbeat.model.one_offs import CancelRequest, IdempotencyKey, OneOff
+from celery_sqlbeat.store.keyvalue.one_offs import OneOffs
 from celery_sqlbeat.store.keyvalue.rows import Change, Key, Place, Scan, Snapshot
 from celery_sqlbeat.store.keyvalue.tables import JOB, NAME, NAMES, OUTBOX, RUN
-from celery_sqlbeat.store.records import JobQuery, OldNodes, OldRuns, Release, RunQuery
+from celery_sqlbeat.store.records import JobQuery, OldKeys, OldNodes, OldRuns, Release, RunQuery
 from tests.support.memory_place import NOON, Bench, draft
 
 NAMED = ("a", "b", "c")
@@ -34,6 +37,7 @@ class Crowd(Bench):
         self.chance = random.Random(seed)
         self.depth = 0
         self.made = 0
+        self.cancelled: set[str] = set()
         self.fences = dict.fromkeys(NAMED, -1)
         self.place = _Crowded(self.place, self.step)
         self._open()
@@ -60,6 +64,9 @@ class Crowd(Bench):
             self.replay,
             self.comes,
             self.forget,
+            self.submit,
+            self.cancel,
+            self.end_one_offs,
         ]
 
     def add_one(self, name: str) -> None:
@@ -123,10 +130,29 @@ class Crowd(Bench):
         addition = CodeAddition(f"code-{self.number()}", definition, NOON, None)
         self.releases.import_code(CodeImport("shop", "v1", {}, 1.0, Beside(), CodeChanges([addition], [], [])))
 
+    def submit(self, name: str) -> None:
+        """Submit what has one key for each name, as claimed or for a beat."""
+        wanted = OneOff(f"run-{self.number():05}", "app.once", None, None, None, None)
+        wanted = wanted._replace(key=IdempotencyKey(name, "digest", 60.0), claim_id=self.chance.choice([None, "c"]))
+        (answer,) = OneOffs(self.place).submit([wanted], "s", 30.0).values()
+        assert answer.run_id == wanted.run_id or not answer.is_new
+
+    def cancel(self, name: str) -> None:
+        for run in self.history.runs(RunQuery())[:3]:
+            answers = OneOffs(self.place).cancel([CancelRequest(run.run_id, "ann", name)])
+            self.cancelled |= {run_id for run_id, answer in answers.items() if answer.is_done or answer.is_asked}
+
+    def end_one_offs(self, name: str) -> None:
+        """Begin what its submitter has claimed, and end it."""
+        for run in self.history.runs(RunQuery(one_offs=True))[:3]:
+            self.runs.start([StartRequest(run.run_id, "c", run.fence, name, 0)], "w")
+            self.runs.finish([Release(run.job_id, run.run_id, "c", run.fence, Ending(SUCCESS))])
+
     def forget(self, name: str) -> None:
         self.later(100)
         self.history.purge(OldNodes(50.0))
         self.history.purge(OldRuns(50.0))
+        self.history.purge(OldKeys())
 
     def check(self) -> None:
         read = self.place.read(scans=[Scan(NAMES), Scan(OUTBOX)])
@@ -138,6 +164,10 @@ class Crowd(Bench):
         assert self.jobs.counts().total == len(named) and self.jobs.counts().active <= len(named)
         for run_id, _ in read.scanned[1].ids:
             assert self.row(JOB, (self.row(RUN, run_id) or {})["job_id"]) is not None, "nobody would take it up"
+        for run in self.history.runs(RunQuery(one_offs=True)):
+            assert self.row(JOB, run.run_id) is not None, "its leases have no row"
+        for run in self.history.runs(RunQuery(run_ids=self.cancelled)):
+            assert run.state == "cancelled" or (run.state == "running" and run.cancel_at), run
         for name, record in everyone.items():
             assert record.fence >= self.fences[name], name
             self.fences[name] = record.fence
