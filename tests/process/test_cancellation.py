@@ -129,3 +129,20 @@ def test_where_the_worker_is_killed_after_the_request_nothing_follows(make_worke
         assert shop.dispatch() == {} and shop.states(job) == ["cancelled"]
 
     together({lane: make_workers(lane) for lane in lanes("prefork", "threads")}, scenario)
+
+
+def test_a_one_off_is_cancelled_as_the_run_of_a_job(make_workers: MakeWorkers) -> None:
+    shop = make_workers(Lane("threads", "redis", "sqlite", "late"))
+    worker = shop.work("threads").ready()
+    with handle(shop) as beat:
+        waits = beat.submit("work.note", countdown=600)
+        runs = beat.submit("work.watch", [600])
+        wait_for(lambda: any(line.run == runs.id for line in shop.starts()), PATIENCE, shop.logs)
+        assert beat.runs.cancel(waits.id).state == "cancelled" and is_revoked(shop, waits.id)
+        assert beat.runs.cancel(runs.id, by="ann").state == "running"
+        run = beat.runs.wait(runs.id, PATIENCE)
+        assert run.state == "cancelled" and str(run.reason).startswith(REASON)
+        wait_for(partial(is_revoked, shop, runs.id), PATIENCE, shop.logs)
+    assert [line.run for line in shop.starts()] == [runs.id]
+    worker.stop()
+    assert_calm(worker)
