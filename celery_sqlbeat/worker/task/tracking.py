@@ -104,9 +104,7 @@ class TrackedRequest:
         if how in OF_THE_BODY and (retries_at := self._flags.retries_at(self._place)) is not None:
             self.retry(max(0.0, retries_at - environment.unix_time()))
         elif self._leave() and self.run_lease is not None:
-            self._worker_runtime.finish(
-                self.run_lease, how, error, self._settled if self._is_late else None, self._decided
-            )
+            self._worker_runtime.finish(self.run_lease, how, error, self._settled, self._decided)
 
     def retry(self, seconds: float) -> None:
         """Write that the task has sent itself again, by a retry of Celery's that is due then."""
@@ -116,7 +114,7 @@ class TrackedRequest:
     def not_begun(self) -> None:
         """Give the run back: its body never ran."""
         if self._leave() and self.run_lease is not None:
-            self._worker_runtime.unstart(self.run_lease, self._settled if self._is_late else None)
+            self._worker_runtime.unstart(self.run_lease, self._settled)
 
     def release_unbegun(self) -> bool:
         """Give the run back unless its body has begun, and keep the body from beginning."""
