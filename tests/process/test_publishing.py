@@ -443,8 +443,13 @@ def test_a_wrapped_apply_entry_sees_each_entry_and_may_add_headers(broker: Place
 
 
 def test_stock_beats_line_about_each_due_task_stays(broker: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """What a program submits is no due task of a beat, and adds no line to its log."""
     caplog.set_level("INFO", "celery.beat")
-    publisher = Publisher(broker.app())
+    app = broker.app()
+    of_a_program = Publisher(app)
+    published(of_a_program, [claim("shop.z", name="submitted")])
+    of_a_program.close()
+    publisher = Publisher(app, celery.beat.Scheduler(app, lazy=True).apply_entry, lambda _claim: None)
     published(publisher, [claim("shop.x", name="nightly"), claim("shop.y", name="hourly")])
     publisher.close()
     lines = [record.getMessage() for record in caplog.records if record.name == "celery.beat"]
