@@ -531,7 +531,7 @@ IF OBJECT_ID(N'dbo.IdempotencyKeys', N'U') IS NULL
         KeyText nvarchar(510) COLLATE Latin1_General_BIN2 NOT NULL,
         RunId uniqueidentifier NOT NULL,
         TaskName nvarchar(200) NOT NULL,
-        Digest char(64) NOT NULL,
+        Digest varchar(64) NOT NULL,
         CreatedAt datetime2(6) NOT NULL,
         ExpiresAt datetime2(6) NOT NULL,
         CONSTRAINT IdempotencyKeys_Seq UNIQUE CLUSTERED (Seq),
@@ -629,7 +629,7 @@ GO
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
 INSERT INTO dbo.SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', '98416d7640d5a4bf54ed2e5adb6d6fcb773b859a8af26d0b8bb401eb98f800ff', @now
+SELECT 4, 'one_offs', '441a8eafbc3e5766663c5bd468dc46ada31fc6b047734fc7db1dff7a2a3ddff0', @now
 WHERE NOT EXISTS (SELECT 1 FROM dbo.SchemaMigrations WHERE Number = 4);
 GO
 

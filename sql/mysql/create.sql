@@ -359,7 +359,7 @@ CREATE TABLE IF NOT EXISTS IdempotencyKeys (
     KeyText varchar(255) NOT NULL,
     RunId char(36) NOT NULL,
     TaskName varchar(200) NOT NULL,
-    Digest char(64) NOT NULL,
+    Digest varchar(64) NOT NULL,
     CreatedAt datetime(6) NOT NULL,
     ExpiresAt datetime(6) NOT NULL,
     PRIMARY KEY (Namespace, KeyText),
@@ -426,7 +426,7 @@ ON DUPLICATE KEY UPDATE Fence = greatest(DeletedJobs.Fence, OLD.Fence), DeletedA
 UPDATE StoreInfo SET OldestRelease = '0.1.0';
 
 INSERT INTO SchemaMigrations (Number, Name, Checksum, AppliedAt)
-SELECT 4, 'one_offs', 'c0e319c19d41c7869dc827d09591df4dc16efcf2eaf69ab24eb2d73d9438f3b5', utc_timestamp(6) FROM DUAL
+SELECT 4, 'one_offs', '8dfff9e8d3e1804c7c0660a3f15e9faef594eafa089b66d7913efe0e90409360', utc_timestamp(6) FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM SchemaMigrations WHERE Number = 4);
 
 -- Whether the effects of the run were committed in this database, with this mark (`current_run().transaction()`).

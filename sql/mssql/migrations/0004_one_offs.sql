@@ -47,7 +47,7 @@ IF OBJECT_ID(N'dbo.IdempotencyKeys', N'U') IS NULL
         KeyText nvarchar(510) COLLATE Latin1_General_BIN2 NOT NULL,
         RunId uniqueidentifier NOT NULL,
         TaskName nvarchar(200) NOT NULL,
-        Digest char(64) NOT NULL,
+        Digest varchar(64) NOT NULL,
         CreatedAt datetime2(6) NOT NULL,
         ExpiresAt datetime2(6) NOT NULL,
         CONSTRAINT IdempotencyKeys_Seq UNIQUE CLUSTERED (Seq),

@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS IdempotencyKeys (
     KeyText varchar(255) NOT NULL,
     RunId char(36) NOT NULL,
     TaskName varchar(200) NOT NULL,
-    Digest char(64) NOT NULL,
+    Digest varchar(64) NOT NULL,
     CreatedAt datetime(6) NOT NULL,
     ExpiresAt datetime(6) NOT NULL,
     PRIMARY KEY (Namespace, KeyText),
