@@ -11,6 +11,7 @@ from celery_sqlbeat.store import Store
 _MOST_MARKS = 100  # of worker releases whose tasks are remembered
 _OUT_OF_ORDER = 1.0  # seconds by which the stamps of two simultaneous statements may be swapped
 _KNOWN_SECONDS = 10.0  # for which the list of nodes is kept; a new worker gets leased slots as soon
+_LEAST_SECONDS = 1.0  # between two readings of the list, whoever asks
 
 
 class KnownWorkers:
@@ -42,6 +43,11 @@ class KnownWorkers:
         """Return where the living beats send their messages."""
         self._workers()
         return [node.broker_fingerprint for node in self._beats if node.broker_fingerprint]
+
+    def look_again(self) -> None:
+        """Read the list of nodes with the next question: what it lacks may be there by now."""
+        if self._known is not None and self._machine.clock() - self._known[0] > _LEAST_SECONDS:
+            self._known = None
 
     def leases(self, queue: str | None) -> bool:
         """Return whether a leasing worker consumes this queue, or did within `worker_memory`."""

@@ -83,6 +83,7 @@ def test_a_one_off_runs_once_now_or_when_its_time_has_come(make_workers: MakeWor
     shop = make_workers(lane)
     shop.write_app(lane, sqlbeat_dispatch_timeout=DISPATCH)
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     with client(shop) as beat:
         first = ended(beat, shop, beat.submit("work.note", [1, 2]))  # no beat is there: the submitter publishes
         assert first.state == SUCCESS
@@ -108,6 +109,7 @@ def test_a_beat_takes_over_from_a_submitter_that_was_killed_before_it_published(
     shop = make_workers(lane)
     shop.write_app(lane, sqlbeat_dispatch_timeout=DISPATCH)
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     killed = program(
         shop,
         """
@@ -133,6 +135,7 @@ def test_the_run_of_a_killed_worker_is_tried_again_under_its_own_id(make_workers
     shop = make_workers(lane)
     shop.write_app(lane, sqlbeat_dispatch_timeout=DISPATCH)
     first = shop.work(lane.pool, concurrency=1).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     shop.start()
     with client(shop) as beat:
         run = beat.submit("work.sleep", [30.0, 0.1])
@@ -169,6 +172,7 @@ def test_twenty_processes_that_submit_one_key_at_once_start_one_run(make_workers
     # With time-outs as they come: all wait for who was first.
     shop.write_app(lane, sqlbeat_lock_timeout=120, sqlbeat_heartbeat_interval=30)
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     done = program(shop, KEY.format(submitters=SUBMITTERS))
     assert done.returncode == 0, done.stderr
     answers = [line.split() for line in done.stdout.splitlines()]
@@ -186,6 +190,7 @@ def test_twenty_processes_that_submit_one_key_at_once_start_one_run(make_workers
 def test_the_command_submits_and_shows_what_became_of_it(make_workers: MakeWorkers, lane: Lane) -> None:
     shop = make_workers(lane)
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
 
     def command(*arguments: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -233,6 +238,7 @@ def test_green_threads_submit_beside_each_other_and_the_end_of_their_process_rec
     shop = make_workers(lane)
     shop.write_app(lane)
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     done = program(shop, GREEN.format(submitters=SUBMITTERS), "from gevent import monkey; monkey.patch_all()")
     assert done.returncode == 0, done.stderr
     with client(shop) as beat:
@@ -248,6 +254,7 @@ def test_what_the_shop_commits_is_noticed_and_what_it_rolls_back_never_runs(
     shop = make_workers(lane)
     shop.write_app(lane, sqlbeat_poll_interval=60)
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     shop.start().says("beat: Starting")
     is_file = lane.database == "sqlite"
     connection: Any = sqlite3.connect(shop.folder / "beat.db", 30) if is_file else psycopg.connect(shop.database_url)
@@ -285,6 +292,7 @@ def test_a_call_far_ahead_is_kept_until_its_time_with_its_link_and_a_revoked_one
     assert done.returncode == 0, done.stderr
     kept, revoked, near = done.stdout.split()
     shop.work(lane.pool, concurrency=2).ready()
+    wait_for(shop.worker_nodes, PATIENCE, shop.logs)
     shop.start()
     with client(shop) as beat:
         assert {run.id for run in beat.runs.list(one_off=True)} == {kept, revoked}

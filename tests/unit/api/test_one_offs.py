@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from celery import Celery
 
-from celery_sqlbeat import events
+from celery_sqlbeat import environment, events
 from celery_sqlbeat.api import Handle
 from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import DatabaseBusy, FieldError, IdempotencyConflict, SqlbeatError
@@ -186,6 +186,20 @@ def test_a_task_that_no_worker_knows_is_left_to_the_beats_which_wait_for_one(bea
     rows.seen = [seen("worker", queues=queues, details=with_mark(None, rows.known))]
     assert beat.submit("shop.pay", [1]).state == "scheduled"
     assert beat.submit("shop.other", [1]).state == "claimed"
+
+
+def test_a_worker_that_came_a_moment_ago_gets_leased_messages(
+    beat: Handle, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [environment.monotonic()]
+    machine = environment.THIS_MACHINE._replace(clock=lambda: now[0])
+    monkeypatch.setattr(beat.one_offs._submitter_here()._workers, "_machine", machine)
+    beat.submit("shop.pay", [1])
+    rows.seen = [seen("worker", queues=tell_queues([beat.app.conf.task_default_queue], {}))]
+    beat.submit("shop.pay", [2])  # the workers were read just now
+    now[0] += 2
+    beat.submit("shop.pay", [3])
+    assert ["forgotten" in message.headers[HEADER] for message in messages(beat)] == [True, True, False]
 
 
 def test_one_key_gives_one_run(beat: Handle, rows: Rows) -> None:
