@@ -155,8 +155,10 @@ def test_stale_and_duplicate_messages_are_dropped_and_seen(make_workers: MakeWor
     once = [claims[name].run_id for name in (*names, twice)]
     with shop.events() as events:
         worker = shop.work(lane.pool).ready()
-        dropped = [*once, newer.run_id, newer.run_id, claims[cancelled].run_id]
+        dropped = [*once, newer.run_id, newer.run_id]
         wait_for(lambda: are_rejected(events, *dropped), PATIENCE, shop.logs)
+        revoked = "task-revoked", claims[cancelled].run_id
+        wait_for(lambda: revoked in [(each["type"], each.get("uuid")) for each in events], PATIENCE, shop.logs)
         shop.wait_for_outcome(*names, twice, again)
         worker.stop()
     for name in (*names, twice, again):
@@ -164,7 +166,8 @@ def test_stale_and_duplicate_messages_are_dropped_and_seen(make_workers: MakeWor
         assert len(shop.starts(name)) == 1, shop.logs()
     assert not shop.starts(cancelled)
     results = shop.results()
-    assert {run_id: one["status"] for run_id, one in results.items()} == dict.fromkeys([*once, newer.run_id], "SUCCESS")
+    ended = {run_id: one["status"] for run_id, one in results.items()}
+    assert ended == {**dict.fromkeys([*once, newer.run_id], "SUCCESS"), claims[cancelled].run_id: "REVOKED"}
     assert shop.place.take() == []  # all of them were acknowledged
     assert_calm(worker)
     assert not any(claim.claim_id in worker.log or claim.claim_id in repr(events) for claim in claims.values())
