@@ -83,10 +83,6 @@ BUGS = (
         ),
     ),
     _mutant(
-        "what is cancelled may be claimed by who has read it before",
-        (_CANCEL, "Fence = Jobs.Fence + CASE WHEN Jobs.LockedBy IS NULL THEN 1 ELSE 0 END", "Fence = Jobs.Fence"),
-    ),
-    _mutant(
         "the end of a run is overwritten by its cancellation",
         (
             _CANCEL,
@@ -94,10 +90,6 @@ BUGS = (
             "JobRuns.Fence = p.fence\nRETURNING",
         ),
         (_CANCELLING, "return self.state not in (SCHEDULED, CLAIMED, RUNNING)", "return False"),
-    ),
-    _mutant(
-        "what runs is freed by its cancellation",
-        (_CANCELLING, "            if run.state == CLAIMED\n", ""),
     ),
     _mutant(
         "nobody tells the worker that its run was cancelled",
