@@ -1,9 +1,6 @@
-"""Every error that this package raises on purpose; each names what is wrong and what helps.
+"""Every error raised on purpose: each names what is wrong and what helps, and shows no secret."""
 
-No error carries a secret: the text is masked before it is raised.
-"""
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 LOCKED = "arguments are encrypted, and no key of this process opens them"
 KEY_REMEDY = "set sqlbeat_payload_key to the keys of the other processes"
@@ -16,6 +13,16 @@ def _cut(text: str) -> str:
 
 class SqlbeatError(Exception):
     """The base of all errors of celery-sqlbeat."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Cross to another process by what it says and knows: its text is no parameter."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[SqlbeatError], args: tuple[object, ...], facts: Mapping[str, object]) -> SqlbeatError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class SettingError(SqlbeatError):
@@ -73,11 +80,7 @@ class DatabaseUnavailable(TransientError):
 
 
 class DatabaseBusy(TransientError):
-    """The database answers, but a row or its file is locked, or the statement took too long.
-
-    No outage: others get their answers, so it opens no breaker, and no beat waits for workers to
-    come back.
-    """
+    """A row or the file is locked, or a statement took too long; that is no outage."""
 
 
 class DatabaseUncertain(DatabaseBusy):
@@ -202,22 +205,14 @@ class AlreadyDone(SqlbeatError):
         )
         self.job_name, self.slot, self.attempt = job_name, slot, attempt
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.job_name, self.slot, self.attempt)
-
 
 class SecondTransaction(SqlbeatError):
     """A body has asked for a second guarded transaction, whose effects nothing would count."""
 
     def __init__(self, job_name: str, slot: str) -> None:
-        super().__init__(
-            f"the effects of {job_name!r} for {slot} were committed by this very body: put all that is to be done once "
-            "into one block of current_run().transaction()"
-        )
+        remedy = "put all that is to be done once into one block of current_run().transaction()"
+        super().__init__(f"the effects of {job_name!r} for {slot} were committed by this very body: {remedy}")
         self.job_name, self.slot = job_name, slot
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.job_name, self.slot)
 
 
 class UnusableConnection(SqlbeatError):
@@ -240,9 +235,6 @@ class LockNotAcquired(SqlbeatError):
         self.key, self.holder, self.fence = key, holder, fence
         self.held_seconds, self.left_seconds = held_seconds, left_seconds
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.key, self.holder, self.fence, self.held_seconds, self.left_seconds)
-
 
 class IdempotencyConflict(SqlbeatError):
     """The idempotency key stands for a run of another task, or with other arguments."""
@@ -255,9 +247,6 @@ class IdempotencyConflict(SqlbeatError):
         )
         self.key, self.task, self.run_id, self.first_task = key, task, run_id, first_task
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.key, self.task, self.run_id, self.first_task)
-
 
 class RunHasEnded(SqlbeatError):
     """The run has ended, or another attempt has followed it: there is nothing to cancel."""
@@ -266,9 +255,6 @@ class RunHasEnded(SqlbeatError):
         followed = ", and another attempt of its slot has followed" if state == "retry" else ""
         super().__init__(f"run {run_id} has ended as {state}{followed}: there is nothing to cancel")
         self.run_id, self.state = run_id, state
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.run_id, self.state)
 
 
 class RunNotEnded(SqlbeatError, TimeoutError):
@@ -279,9 +265,6 @@ class RunNotEnded(SqlbeatError, TimeoutError):
             f"run {run_id} is {state} after {seconds:g} s: wait longer, or see celery -A app sqlbeat runs show {run_id}"
         )
         self.run_id, self.state, self.seconds = run_id, state, seconds
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.run_id, self.state, self.seconds)
 
 
 class MaxRuntimeExceeded(SqlbeatError):

@@ -1,7 +1,4 @@
-"""Plan what becomes of due rows: the slot that each one fires, those it skips, its quarantine.
-
-Pure: it neither waits nor raises, and asks nobody.
-"""
+"""Plan what becomes of due rows: what each fires or skips, or its quarantine. It never raises."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -58,14 +55,14 @@ class Planner:
         """Plan one batch; no row can stop the others."""
         plan = Plan([], [], [], [], [], [])
         run_ids, claim_ids = self._ids.run_ids(len(due.jobs)), self._ids.claim_ids(len(due.jobs))
-        for job, run_id, claim_id in zip(due.jobs, run_ids, claim_ids, strict=True):
+        for job, *ids in zip(due.jobs, run_ids, claim_ids, strict=True):
             try:
                 definition = self._definition(job)
                 most = definition.policy.max_parallel if definition.policy.overlap == ALLOW else None
                 if most is not None and job.open_runs >= most:
                     self._pass_by(plan, job, definition)
                 else:
-                    self._plan_one(plan, job, definition, due.attempts, run_id, claim_id)
+                    self._plan_one(plan, job, definition, due.attempts, ids)
             except PayloadLocked:
                 plan.locked.append(job)
             except Exception as error:
@@ -88,10 +85,7 @@ class Planner:
         return repairs, quarantines
 
     def makes_room(self, run: ReplaceableRun) -> tuple[bool, datetime | None]:
-        """Return whether a run makes room for the slot that has come; if not, for which later one.
-
-        A run that has not started stays: without workers each slot would send one more message.
-        """
+        """Return whether a run makes room for the slot that has come, or for which later one."""
         try:
             definition = read_definition(run, self._rules)
         except FieldError:
@@ -100,6 +94,7 @@ class Planner:
             return False, None
         if run.started:
             return True, None
+        # It stays: without workers each slot would send one more message.
         return False, definition.timeline.passed_by(run.replace_at, run.now, run.job_id).next_slot
 
     def _pass_by(self, plan: Plan, job: DueJob, definition: Definition) -> None:
@@ -115,14 +110,9 @@ class Planner:
         plan.advances.append(Advance(job.job_id, job.fence, answer.next_slot))
 
     def _plan_one(
-        self,
-        plan: Plan,
-        job: DueJob,
-        definition: Definition,
-        attempts: Mapping[str, Attempt],
-        run_id: str,
-        claim_id: str,
+        self, plan: Plan, job: DueJob, definition: Definition, attempts: Mapping[str, Attempt], ids: Sequence[str]
     ) -> None:
+        run_id, claim_id = ids
         prior = attempts.get(job.run_id) if job.run_id else None
         left = attempts.get(job.left_run_id) if job.left_run_id else None
         if left is not None and left.state in (lifecycle.CLAIMED, lifecycle.RUNNING):

@@ -78,20 +78,12 @@ class PublishRecorder:
         begin: Callable[[Answer], Answer] | None = None,
         tells_lost: bool = True,
     ) -> None:
-        """`begin`: begins a statement in a thread; None makes it when its outcome is awaited.
-
-        `tells_lost`: whether a claim that was started before its mark is worth an event, as where
-        marks come at once.
-        """
-        self.pending: deque[PendingRecord] = deque()
-        self._store = store
-        self._membership = membership
-        self._clock = clock
-        self._random = rnd
-        self._backoff = backoff
-        self._evidence = evidence
-        self._begin = begin
-        self._tells_lost = tells_lost
+        """`begin` begins a statement in a thread. `tells_lost`: whether lost claims are events."""
+        self.pending = deque[PendingRecord]()
+        self._store, self._membership = store, membership
+        self._clock, self._random = clock, rnd
+        self._backoff, self._evidence = backoff, evidence
+        self._begin, self._tells_lost = begin, tells_lost
         self._failures = PublishFailures(clock)
         membership.tell(KEY, self._failures.told)
         self._unleased: set[str | None] = set()
