@@ -1,5 +1,25 @@
 -- What is submitted without a schedule. Batches, locks and the clock as in beat.sql.
 
+-- part: add_one_offs
+INSERT INTO Jobs (
+    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
+    RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
+)
+SELECT
+    p.run_id, :namespace, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options,
+    p.policies, later(:now, coalesce(p.due_at, :now)), p.run_id,
+    CASE WHEN p.claim_id IS NOT NULL THEN :submitter END,
+    CASE WHEN p.claim_id IS NOT NULL THEN :now END,
+    CASE WHEN p.claim_id IS NOT NULL THEN :now END,
+    CASE WHEN p.claim_id IS NOT NULL THEN after(:now, :dispatch_seconds) END,
+    s.Epoch * 1000000000 + CASE WHEN p.claim_id IS NULL THEN 0 ELSE 1 END,
+    CASE WHEN p.claim_id IS NOT NULL THEN p.run_id END,
+    p.claim_id, :now, :now
+FROM p
+CROSS JOIN StoreInfo AS s
+WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
+ON CONFLICT DO NOTHING
+
 -- name: take_keys
 -- rows: key_text, run_id, task_name, digest, ttl_seconds
 -- Keys that nobody has, and those whose time is over, stand for these runs. Who asks for the same key waits here for
@@ -41,24 +61,7 @@ LEFT JOIN JobRuns AS r ON r.RunId = k.RunId;
 -- What is there already stays as it is; an id that another run has is not taken.
 WITH p AS (:rows)
 
-INSERT INTO Jobs (
-    Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
-    RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
-)
-SELECT
-    p.run_id, :namespace, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options,
-    p.policies, later(:now, coalesce(p.due_at, :now)), p.run_id,
-    CASE WHEN p.claim_id IS NOT NULL THEN :submitter END,
-    CASE WHEN p.claim_id IS NOT NULL THEN :now END,
-    CASE WHEN p.claim_id IS NOT NULL THEN :now END,
-    CASE WHEN p.claim_id IS NOT NULL THEN after(:now, :dispatch_seconds) END,
-    s.Epoch * 1000000000 + CASE WHEN p.claim_id IS NULL THEN 0 ELSE 1 END,
-    CASE WHEN p.claim_id IS NOT NULL THEN p.run_id END,
-    p.claim_id, :now, :now
-FROM p
-CROSS JOIN StoreInfo AS s
-WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
-ON CONFLICT DO NOTHING;
+-- include: add_one_offs
 
 -- name: add_one_off_runs
 -- rows: run_id, lease_seconds, max_retries, max_runtime

@@ -110,6 +110,7 @@ AT_ONCE: Asked = {
     "start_at_once": ({**SCOPE, "worker": "w"}, KEYS),
     "finish_at_once": ({**SCOPE, **RELEASE}, KEYS),
     "release_at_once": ({**SCOPE, **RELEASE}, KEYS),
+    "submit_at_once": ({**SCOPE, "submitter": "s", "dispatch_seconds": 15.0}, {"jobruns_pkey"}),
 }
 # Where SQLite goes by more of them: its instants are text, and a month 13 is found among what is
 # due.

@@ -41,6 +41,14 @@ class OneOffs(Part):
         work = partial(add, namespace=self.namespace, submitter=submitter, dispatch_seconds=dispatch_seconds)
 
         def write(part: Sequence[OneOff]) -> None:
+            if len(part) == 1 and part[0].key is None and self.database.does_at_once("submit_at_once"):
+                one = part[0]
+                row = (*_job_row(one), one.lease_seconds, one.max_retries, one.max_runtime)
+                scope = {"namespace": self.namespace, "submitter": submitter, "dispatch_seconds": dispatch_seconds}
+                for run_id, due_at, fence, now in self.database.fetch("submit_at_once", [row], **scope):
+                    answers[run_id] = Submitted(run_id, True, due_at, now, fence)
+                if one.run_id in answers:
+                    return
             try:
                 answers.update(self.database.write(partial(work, one_offs=part)))
             except Conflict:  # somebody asks the same at this moment, and was faster
@@ -65,7 +73,7 @@ def add(
     own = {one_off.run_id: one_off for one_off in one_offs if one_off.run_id not in passed}
     answers: dict[str, Submitted] = {}
     for page in _pages([own[run_id] for run_id in sorted(own)]):
-        jobs = [(o.run_id, o.task_name, o.args, o.kwargs, o.options, o.policies, o.due_at, o.claim_id) for o in page]
+        jobs = [_job_row(one_off) for one_off in page]
         runs = [(o.run_id, o.lease_seconds, o.max_retries, o.max_runtime) for o in page]
         *_, submitted = session.fetch_together(
             [
@@ -103,6 +111,10 @@ def _passed(session: Statements, one_offs: Sequence[OneOff], scope: dict[str, st
             if not is_own:
                 passed[run_id] = Submitted(first_id, False, due_at, now, 0, task_name, digest)
     return passed
+
+
+def _job_row(one: OneOff) -> Row:
+    return one.run_id, one.task_name, one.args, one.kwargs, one.options, one.policies, one.due_at, one.claim_id
 
 
 def _pages(rows: Sequence[R]) -> Iterator[Sequence[R]]:

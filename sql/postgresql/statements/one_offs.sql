@@ -180,3 +180,51 @@ purged AS (
 )
 
 SELECT count(*) AS Purged FROM purged;
+
+-- name: submit_at_once
+-- parameters: $12 namespace text(100), $13 submitter text(200), $14 dispatch_seconds seconds
+-- rows: $1 run_id id, $2 task_name text(200), $3 args text, $4 kwargs text, $5 options text, $6 policies text,
+--   $7 due_at instant, $8 claim_id id, $9 lease_seconds seconds, $10 max_retries int, $11 max_runtime seconds
+-- returns: RunId id, DueAt instant, Fence bigint, Now instant
+-- A one-off without a key in one round trip. A missing row: it is there already, or its id is that of another run.
+WITH p (
+    run_id, task_name, args, kwargs, options, policies, due_at, claim_id, lease_seconds, max_retries, max_runtime
+) AS (SELECT * FROM unnest(
+    $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::uuid[], $9::float8[],
+    $10::integer[], $11::float8[]
+)),
+
+added AS (
+    INSERT INTO Jobs (
+        Id, Namespace, JobName, OneOff, CodeKey, TaskName, Schedule, Args, Kwargs, Options, Policies,
+        RetryAt, RetryRunId, LockedBy, LockedAt, ClaimedAt, LeaseEndsAt, Fence, RunId, ClaimId, CreatedAt, UpdatedAt
+    )
+    SELECT
+        p.run_id, $12, CAST(p.run_id AS text), 1, 'one_off', p.task_name, 'once', p.args, p.kwargs, p.options,
+        p.policies, greatest(statement_timestamp(), coalesce(p.due_at, statement_timestamp())), p.run_id,
+        CASE WHEN p.claim_id IS NOT NULL THEN $13 END,
+        CASE WHEN p.claim_id IS NOT NULL THEN statement_timestamp() END,
+        CASE WHEN p.claim_id IS NOT NULL THEN statement_timestamp() END,
+        CASE WHEN p.claim_id IS NOT NULL THEN statement_timestamp() + $14 * interval '1 second' END,
+        s.Epoch * 1000000000 + CASE WHEN p.claim_id IS NULL THEN 0 ELSE 1 END,
+        CASE WHEN p.claim_id IS NOT NULL THEN p.run_id END,
+        p.claim_id, statement_timestamp(), statement_timestamp()
+    FROM p
+    CROSS JOIN StoreInfo AS s
+    WHERE NOT EXISTS (SELECT 1 FROM JobRuns AS o WHERE o.RunId = p.run_id)
+    ON CONFLICT DO NOTHING
+    RETURNING Id, Namespace, JobName, RetryAt, Fence, ClaimId, LockedBy, ClaimedAt, CreatedAt, TaskName
+)
+
+INSERT INTO JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId, ClaimedBy,
+    ClaimedAt, LeaseSeconds, MaxRetries, Advances, CreatedAt, MaxRuntimeSeconds, TaskName
+)
+SELECT
+    j.Id, j.Namespace, j.Id, j.JobName, 'one_off', j.RetryAt, 1,
+    CASE WHEN j.ClaimId IS NULL THEN 'scheduled' ELSE 'claimed' END,
+    CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
+    j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
+FROM p
+INNER JOIN added AS j ON j.Id = p.run_id
+RETURNING RunId, ScheduledFor AS DueAt, CASE WHEN ClaimId IS NULL THEN 0 ELSE Fence END AS Fence, CreatedAt AS Now;

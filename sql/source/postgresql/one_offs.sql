@@ -36,3 +36,27 @@ purged AS (
 )
 
 SELECT count(*) AS Purged FROM purged;
+
+-- name: submit_at_once
+-- rows: run_id, task_name, args, kwargs, options, policies, due_at, claim_id, lease_seconds, max_retries, max_runtime
+-- returns: RunId, DueAt, Fence, Now
+-- A one-off without a key in one round trip. A missing row: it is there already, or its id is that of another run.
+WITH p AS (:rows),
+
+added AS (
+    -- include: add_one_offs
+    RETURNING Id, Namespace, JobName, RetryAt, Fence, ClaimId, LockedBy, ClaimedAt, CreatedAt, TaskName
+)
+
+INSERT INTO JobRuns (
+    RunId, Namespace, JobId, JobName, Kind, ScheduledFor, Attempt, State, PriorState, Fence, ClaimId, ClaimedBy,
+    ClaimedAt, LeaseSeconds, MaxRetries, Advances, CreatedAt, MaxRuntimeSeconds, TaskName
+)
+SELECT
+    j.Id, j.Namespace, j.Id, j.JobName, 'one_off', j.RetryAt, 1,
+    CASE WHEN j.ClaimId IS NULL THEN 'scheduled' ELSE 'claimed' END,
+    CASE WHEN j.ClaimId IS NULL THEN 'new' ELSE 'scheduled' END,
+    j.Fence, j.ClaimId, j.LockedBy, j.ClaimedAt, p.lease_seconds, p.max_retries, 1, j.CreatedAt, p.max_runtime, j.TaskName
+FROM p
+INNER JOIN added AS j ON j.Id = p.run_id
+RETURNING RunId, ScheduledFor AS DueAt, CASE WHEN ClaimId IS NULL THEN 0 ELSE Fence END AS Fence, CreatedAt AS Now;

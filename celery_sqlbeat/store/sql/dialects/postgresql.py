@@ -183,7 +183,7 @@ class Postgresql:
     sessions_survive_fork = True
     # What other databases do in a transaction of several blocks is one statement. It costs one
     # round trip: no BEGIN, no COMMIT.
-    at_once = frozenset({"start_at_once", "finish_at_once", "release_at_once"})
+    at_once = frozenset({"start_at_once", "finish_at_once", "release_at_once", "submit_at_once"})
 
     def __init__(
         self,
