@@ -42,12 +42,8 @@ class OneOffs(Part):
 
         def write(part: Sequence[OneOff]) -> None:
             if len(part) == 1 and part[0].key is None and self.database.does_at_once("submit_at_once"):
-                one = part[0]
-                row = (*_job_row(one), one.lease_seconds, one.max_retries, one.max_runtime)
-                scope = {"namespace": self.namespace, "submitter": submitter, "dispatch_seconds": dispatch_seconds}
-                for run_id, due_at, fence, now in self.database.fetch("submit_at_once", [row], **scope):
-                    answers[run_id] = Submitted(run_id, True, due_at, now, fence)
-                if one.run_id in answers:
+                answers.update(self._at_once(part[0], submitter, dispatch_seconds))
+                if part[0].run_id in answers:
                     return
             try:
                 answers.update(self.database.write(partial(work, one_offs=part)))
@@ -62,6 +58,13 @@ class OneOffs(Part):
         if refusals and not answers:
             raise refusals[0]
         return answers
+
+    def _at_once(self, one_off: OneOff, submitter: str, dispatch_seconds: float) -> dict[str, Submitted]:
+        """Add one that has no key; return nothing where it is there already."""
+        row = (*_job_row(one_off), one_off.lease_seconds, one_off.max_retries, one_off.max_runtime)
+        scope = {"namespace": self.namespace, "submitter": submitter, "dispatch_seconds": dispatch_seconds}
+        added = self.database.fetch("submit_at_once", [row], **scope)
+        return {run_id: Submitted(run_id, True, due_at, now, fence) for run_id, due_at, fence, now in added}
 
 
 def add(
@@ -113,8 +116,8 @@ def _passed(session: Statements, one_offs: Sequence[OneOff], scope: dict[str, st
     return passed
 
 
-def _job_row(one: OneOff) -> Row:
-    return one.run_id, one.task_name, one.args, one.kwargs, one.options, one.policies, one.due_at, one.claim_id
+def _job_row(new: OneOff) -> Row:
+    return new.run_id, new.task_name, new.args, new.kwargs, new.options, new.policies, new.due_at, new.claim_id
 
 
 def _pages(rows: Sequence[R]) -> Iterator[Sequence[R]]:
