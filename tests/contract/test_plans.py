@@ -88,7 +88,7 @@ STATEMENTS: Asked = {
     "add_one_off_runs": (SCOPE, KEYS),
     "read_submitted": (SCOPE, {"jobruns_pkey"}),
     "reopen_dead": (SCOPE, KEYS | {"jobruns_dead"}),
-    "list_jobs": ({**SCOPE, "after_name": "", "page_size": BATCH}, {"jobs_listed"}),
+    "list_jobs": ({**SCOPE, "after_name": "", "page_size": BATCH}, {"jobs_name"}),
     "list_one_offs": ({**SCOPE, "state": "", "before_id": LAST_ID, "scan_size": BATCH}, {"jobs_name", "jobruns_pkey"}),
     "purge_keys": ({**SCOPE, "batch_size": BATCH}, {"idempotencykeys_ended"}),
     "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),

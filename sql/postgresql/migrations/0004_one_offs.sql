@@ -3,9 +3,8 @@
 -- that do not know one-offs: to them it is of a schedule that only other code can build.
 ALTER TABLE Jobs ADD COLUMN OneOff smallint NOT NULL DEFAULT 0 CHECK (OneOff IN (0, 1));
 
--- The jobs by name, among however many one-offs.
-CREATE INDEX Jobs_Listed ON Jobs (Namespace, JobName) WHERE OneOff = 0;
-
+-- The other databases have an index of the jobs by name without one-offs. Here a claim changes an indexed column, and so
+-- writes into every index of the row: a list of the jobs passes the one-offs by instead.
 -- What beats look for while they are idle: who submits one-offs counts no change.
 CREATE INDEX Jobs_OneOffs ON Jobs (Namespace, RetryAt)
 WHERE OneOff = 1 AND Enabled = 1 AND Leased = 0 AND Quarantine IS NULL;
