@@ -124,7 +124,7 @@ class Submitter:
     def _leases(self, queue: str | None) -> bool:
         try:
             if not self._workers.leases(queue):
-                self._workers.look_again()  # a worker may have come: what is forgotten is not tried again
+                self._workers.read_again()  # a worker may have come: what is forgotten is not tried again
             return self._workers.leases(queue)
         except StoreError:  # a lease that nobody extends ends; what is forgotten is not tried again
             return True

@@ -44,7 +44,7 @@ class KnownWorkers:
         self._workers()
         return [node.broker_fingerprint for node in self._beats if node.broker_fingerprint]
 
-    def look_again(self) -> None:
+    def read_again(self) -> None:
         """Read the list of nodes with the next question: what it lacks may be there by now."""
         if self._known is not None and self._machine.clock() - self._known[0] > _LEAST_SECONDS:
             self._known = None

@@ -88,7 +88,7 @@ STATEMENTS: Asked = {
     "add_one_off_runs": (SCOPE, KEYS),
     "read_submitted": (SCOPE, {"jobruns_pkey"}),
     "reopen_dead": (SCOPE, KEYS | {"jobruns_dead"}),
-    "list_jobs": ({**SCOPE, "after_name": "", "page_size": BATCH}, {"jobs_name"}),
+    "list_jobs": ({**SCOPE, "after_name": "", "page_size": BATCH}, {"jobs_listed"}),
     "list_one_offs": ({**SCOPE, "state": "", "before_id": LAST_ID, "scan_size": BATCH}, {"jobs_name", "jobruns_pkey"}),
     "purge_keys": ({**SCOPE, "batch_size": BATCH}, {"idempotencykeys_ended"}),
     "list_runs_in": ({**SCOPE, "state": "cancelled", "before_id": LAST_ID, "scan_size": 20_000}, {"jobruns_pkey"}),
@@ -169,6 +169,9 @@ def session(filled: PostgresqlSession, request: pytest.FixtureRequest) -> Postgr
     return filled
 
 
+_HERE = {"jobs_listed": "jobs_name"}  # PostgreSQL has no index of the jobs alone
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan", POOLED])
 @pytest.mark.parametrize("block", [*STATEMENTS, *AT_ONCE])
 def test_postgresql_goes_by_the_index(session: PostgresqlSession, block: str, mode: str) -> None:
@@ -183,7 +186,7 @@ def test_postgresql_goes_by_the_index(session: PostgresqlSession, block: str, mo
     scans = [node for node in tables if "Scan" in node["Node Type"]]
     assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
-    assert used <= indexes, used
+    assert used <= {_HERE.get(index, index) for index in indexes}, used
     assert not [node for node in nodes if node["Node Type"] == "Index Scan" and not _bounded(node)]
     loose = [node for node in nodes if ENTERED_BY.get(node.get("Index Name", ""), "") not in node.get("Index Cond", "")]
     assert not loose, "a table is read for each row"
