@@ -31,7 +31,8 @@ from celery_sqlbeat.errors import SqlbeatError, TransientError
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft, JobRecord, PauseJob, RunRecord
 from celery_sqlbeat.schedule import next_after, parse, zone_named
 from celery_sqlbeat.store import open_store
-from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldNodes, OldRuns, RunQuery, WholeNamespace
+from celery_sqlbeat.store.purges import DeadLetters, OldNodes, OldRuns, WholeNamespace
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 
 ROOT = Path(__file__).resolve().parents[1]  # the folder that has this project
 BEATS, WORKERS = ("beat 1", "beat 2", "beat 3"), ("worker 1", "worker 2")

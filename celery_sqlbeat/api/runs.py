@@ -20,7 +20,8 @@ from celery_sqlbeat.model import NewRun, RunRecord
 from celery_sqlbeat.model.lifecycle import CLAIMED, RUNNING, SCHEDULED, STATES
 from celery_sqlbeat.model.one_offs import ONE_OFF
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.records import DeadLetters, JobQuery, RunQuery
+from celery_sqlbeat.store.purges import DeadLetters
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 
 RunList = list[Run]  # in the class itself `list` is a method
 

@@ -13,7 +13,8 @@ from celery_sqlbeat.model.definition import Rules
 from celery_sqlbeat.model.run_times import LEAST_SECONDS, MOST_LONG_RUNS, long_runs
 from celery_sqlbeat.planning import Planner
 from celery_sqlbeat.store import Store
-from celery_sqlbeat.store.records import FIRST_ID, JobQuery, OldKeys, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.purges import OldKeys, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import FIRST_ID, JobQuery
 
 _BATCH = 500  # rows; one page at a time, so that nothing is locked for long
 _MOST_PAGES = 20  # a pass; the rest waits for the next pass

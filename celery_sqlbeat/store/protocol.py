@@ -37,10 +37,10 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.model.locks import HeldLock, LockRecord
 from celery_sqlbeat.model.one_offs import Cancellation, CancelRequest, OneOff, Submitted
+from celery_sqlbeat.store.purges import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, WholeNamespace
 from celery_sqlbeat.store.records import (
     ALL_JOBS,
     EVERY_SHARE,
-    DeadLetters,
     Expired,
     Extended,
     Guard,
@@ -49,18 +49,13 @@ from celery_sqlbeat.store.records import (
     KeptRun,
     NewestRelease,
     NextDeadlines,
-    OldKeys,
-    OldNodes,
-    OldRuns,
     Pulse,
-    Purged,
     Recorded,
     Release,
     Remark,
     RunNote,
     RunQuery,
     Schema,
-    WholeNamespace,
 )
 
 

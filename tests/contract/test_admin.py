@@ -11,7 +11,8 @@ from celery_sqlbeat.model import (
     PauseJob,
 )
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
-from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldRuns, RunQuery
+from celery_sqlbeat.store.purges import DeadLetters, OldRuns
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 from tests.contract.conftest import Place
 from tests.support.views import AdminView
 from tests.support.world import NOON, World

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from celery_sqlbeat.model import AddJob, DeleteJob, JobDraft
-from celery_sqlbeat.store.records import OldNodes
+from celery_sqlbeat.store.purges import OldNodes
 from celery_sqlbeat.store.sql.migrations import STEP
 from celery_sqlbeat.store.sql.session import sql_folder
 from tests.support.world import NOON, World

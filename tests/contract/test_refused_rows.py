@@ -18,7 +18,7 @@ from celery_sqlbeat.config.settings import read_settings
 from celery_sqlbeat.errors import RowRefused
 from celery_sqlbeat.model import DeleteJob, Node, RepairJob
 from celery_sqlbeat.model.lifecycle import Ending
-from celery_sqlbeat.store.records import OldKeys, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.purges import OldKeys, OldNodes, OldRuns, Purged
 from celery_sqlbeat.store.sql.store import SqlStore
 from tests.contract.test_beat_schedule import LIVE, MINUTE, Beat
 from tests.contract.test_quarantine import mend_all

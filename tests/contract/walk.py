@@ -44,7 +44,15 @@ from celery_sqlbeat.model.lifecycle import (
     released,
 )
 from celery_sqlbeat.model.one_offs import CancelRequest, IdempotencyKey, OneOff
-from celery_sqlbeat.store.records import Expired, Guard, KeptRun, OldKeys, OldRuns, Release, RunNote, RunQuery
+from celery_sqlbeat.store.purges import OldKeys, OldRuns
+from celery_sqlbeat.store.records import (
+    Expired,
+    Guard,
+    KeptRun,
+    Release,
+    RunNote,
+    RunQuery,
+)
 from celery_sqlbeat.testing.claims import claim_of
 from tests.contract.beside import BY_RUN, LEASE, Side, Sides
 

@@ -38,11 +38,11 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, DISPATCHED, REPLACED_REASON, SKIPPED, Ending, released
 from celery_sqlbeat.store import Store
+from celery_sqlbeat.store.purges import DeadLetters, OldKeys, OldNodes, OldRuns, Purged
 from celery_sqlbeat.store.records import (
     ALL_JOBS,
     EVERY_SHARE,
     FIRST_ID,
-    DeadLetters,
     Extended,
     Guard,
     Imported,
@@ -50,10 +50,6 @@ from celery_sqlbeat.store.records import (
     KeptRun,
     NewestRelease,
     NextDeadlines,
-    OldKeys,
-    OldNodes,
-    OldRuns,
-    Purged,
     Recorded,
     Release,
     RunNote,

@@ -36,7 +36,8 @@ from celery_sqlbeat.store.keyvalue.tables import (
     slots_index,
 )
 from celery_sqlbeat.store.keyvalue.units import View, carry_out, parts, sure
-from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, RunQuery, WholeNamespace
+from celery_sqlbeat.store.purges import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, WholeNamespace
+from celery_sqlbeat.store.records import RunQuery
 
 _PURGED_STATES = tuple(state for state in ENDED_STATES if state != DLQ)
 _BATCH = 500  # rows of a purge

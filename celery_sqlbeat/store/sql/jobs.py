@@ -32,20 +32,15 @@ from celery_sqlbeat.model import (
 )
 from celery_sqlbeat.model.lifecycle import CANCELLED, Ending
 from celery_sqlbeat.model.one_offs import ONE_OFF
+from celery_sqlbeat.store.purges import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, WholeNamespace
 from celery_sqlbeat.store.records import (
     ANY_VERSION,
     FIRST_ID,
     LAST_ID,
-    DeadLetters,
     Guard,
     JobQuery,
-    OldKeys,
-    OldNodes,
-    OldRuns,
-    Purged,
     Release,
     RunQuery,
-    WholeNamespace,
 )
 from celery_sqlbeat.store.sql.claim_batch import without_mark
 from celery_sqlbeat.store.sql.engine import Conflict, Database, Part

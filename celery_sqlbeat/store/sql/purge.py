@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 from celery_sqlbeat import events
 from celery_sqlbeat.errors import RowRefused
-from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, WholeNamespace
+from celery_sqlbeat.store.purges import DeadLetters, OldKeys, OldNodes, OldRuns, Purged, WholeNamespace
 from celery_sqlbeat.store.sql.engine import Database
 from celery_sqlbeat.store.sql.faults import in_halves
 from celery_sqlbeat.store.sql.session import Row, Session

@@ -1,7 +1,8 @@
 """Deletion: when a job goes, and what becomes of its runs; its fences never come back."""
 
 from celery_sqlbeat.model import AddJob, DeleteIdleJob, DeleteJob
-from celery_sqlbeat.store.records import JobQuery, OldNodes, RunQuery
+from celery_sqlbeat.store.purges import OldNodes
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.world import OVERLAP, World
 

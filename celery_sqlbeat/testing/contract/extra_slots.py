@@ -7,7 +7,8 @@ import pytest
 
 from celery_sqlbeat.model import NewRun
 from celery_sqlbeat.model.lifecycle import DLQ, Ending
-from celery_sqlbeat.store.records import DeadLetters, Purged, RunQuery
+from celery_sqlbeat.store.purges import DeadLetters, Purged
+from celery_sqlbeat.store.records import RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.world import HOUR, MINUTE, World
 

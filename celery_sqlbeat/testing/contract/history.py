@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from celery_sqlbeat.store.records import OldRuns, RunNote, RunQuery
+from celery_sqlbeat.store.purges import OldRuns
+from celery_sqlbeat.store.records import RunNote, RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.world import OVERLAP, World
 

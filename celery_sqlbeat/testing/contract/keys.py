@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from celery_sqlbeat.model.one_offs import OneOff, Submitted, kept_key
 from celery_sqlbeat.store.protocol import Store
-from celery_sqlbeat.store.records import OldKeys
+from celery_sqlbeat.store.purges import OldKeys
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.one_offs import DAY, held_by_submitter, key, one_off, one_offs, submit, submitted
 from celery_sqlbeat.testing.contract.races import at_once, patiently

@@ -2,7 +2,7 @@
 
 from celery_sqlbeat.model import PauseJob
 from celery_sqlbeat.model.locks import HeldLock, LockRecord
-from celery_sqlbeat.store.records import OldNodes
+from celery_sqlbeat.store.purges import OldNodes
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.world import World
 

@@ -2,7 +2,8 @@
 
 from celery_sqlbeat.model import DeleteJob, Node
 from celery_sqlbeat.model.locks import HeldLock
-from celery_sqlbeat.store.records import OldNodes, OldRuns, RunQuery, WholeNamespace
+from celery_sqlbeat.store.purges import OldNodes, OldRuns, WholeNamespace
+from celery_sqlbeat.store.records import RunQuery
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.claims import add_from_code, code_job
 from celery_sqlbeat.testing.world import World

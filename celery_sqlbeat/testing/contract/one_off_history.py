@@ -3,7 +3,8 @@
 import pytest
 
 from celery_sqlbeat.model import CancelRun, DeleteJob, PauseJob, SealJob
-from celery_sqlbeat.store.records import DeadLetters, JobQuery, OldRuns, RunQuery
+from celery_sqlbeat.store.purges import DeadLetters, OldRuns
+from celery_sqlbeat.store.records import JobQuery, RunQuery
 from celery_sqlbeat.testing.claims import claim_of
 from celery_sqlbeat.testing.contract.base import Contract
 from celery_sqlbeat.testing.contract.one_offs import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_sqlbeat.beat.housekeeping import CleanUp
-from celery_sqlbeat.store.records import OldKeys, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.purges import OldKeys, OldNodes, OldRuns, Purged
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = 3600.0

@@ -23,7 +23,8 @@ from celery_sqlbeat.model.one_offs import CancelRequest, IdempotencyKey, OneOff
 from celery_sqlbeat.store.keyvalue.one_offs import OneOffs
 from celery_sqlbeat.store.keyvalue.rows import Change, Key, Place, Scan, Snapshot
 from celery_sqlbeat.store.keyvalue.tables import JOB, NAME, NAMES, OUTBOX, RUN
-from celery_sqlbeat.store.records import JobQuery, OldKeys, OldNodes, OldRuns, Release, RunQuery
+from celery_sqlbeat.store.purges import OldKeys, OldNodes, OldRuns
+from celery_sqlbeat.store.records import JobQuery, Release, RunQuery
 from tests.support.memory_place import NOON, Bench, draft
 
 NAMED = ("a", "b", "c")

@@ -6,7 +6,8 @@ import pytest
 
 from celery_sqlbeat.model import AddJob, DeleteJob, Node
 from celery_sqlbeat.store.keyvalue.tables import JOB, NAME
-from celery_sqlbeat.store.records import DeadLetters, OldNodes, OldRuns, Purged, RunQuery
+from celery_sqlbeat.store.purges import DeadLetters, OldNodes, OldRuns, Purged
+from celery_sqlbeat.store.records import RunQuery
 from tests.support.memory_place import NOON, Bench, draft
 
 MINUTE = timedelta(minutes=1)

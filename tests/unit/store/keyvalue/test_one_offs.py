@@ -11,7 +11,8 @@ from celery_sqlbeat.model.lifecycle import Ending
 from celery_sqlbeat.model.one_offs import IdempotencyKey, OneOff
 from celery_sqlbeat.store.keyvalue.rows import Change, Key, Place, Scan, Snapshot
 from celery_sqlbeat.store.keyvalue.store import KeyValueStore
-from celery_sqlbeat.store.records import DeadLetters, OldKeys, OldRuns, RunQuery
+from celery_sqlbeat.store.purges import DeadLetters, OldKeys, OldRuns
+from celery_sqlbeat.store.records import RunQuery
 from tests.unit.store.keyvalue.steps import DISPATCH, LEASE, NOON, Interrupted, Steps, release
 
 

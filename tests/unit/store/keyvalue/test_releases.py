@@ -20,7 +20,8 @@ from celery_sqlbeat.model import (
     PauseJob,
 )
 from celery_sqlbeat.store.keyvalue.tables import JOB
-from celery_sqlbeat.store.records import CodeTally, Imported, NewestRelease, OldNodes
+from celery_sqlbeat.store.purges import OldNodes
+from celery_sqlbeat.store.records import CodeTally, Imported, NewestRelease
 from tests.support.memory_place import NOON, Bench, draft
 
 LIVE = 100.0
