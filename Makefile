@@ -27,12 +27,12 @@ lint: $(INSTALLED) ## ruff, mypy --strict, import-linter, sqlfluff
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 # SQLite itself reads each of its statements in the tests; sqlfluff does not know all of its grammar.
-	$(BIN)/sqlfluff lint --dialect sqlite --ignore parsing sql/sqlite
-	$(BIN)/sqlfluff lint --dialect postgres sql/postgresql
-	$(BIN)/sqlfluff lint --dialect tsql --config sql/mssql.sqlfluff sql/mssql
-	$(BIN)/sqlfluff lint --dialect tsql infra/compose
+	$(BIN)/sqlfluff lint --processes 0 --dialect sqlite --ignore parsing sql/sqlite
+	$(BIN)/sqlfluff lint --processes 0 --dialect postgres sql/postgresql
+	$(BIN)/sqlfluff lint --processes 0 --dialect tsql --config sql/mssql.sqlfluff sql/mssql
+	$(BIN)/sqlfluff lint --processes 0 --dialect tsql infra/compose
 # Neither does it know JSON_TABLE as a table to update; MariaDB reads each of these statements in the tests.
-	$(BIN)/sqlfluff lint --dialect mysql --config sql/mysql.sqlfluff --ignore parsing sql/mysql
+	$(BIN)/sqlfluff lint --processes 0 --dialect mysql --config sql/mysql.sqlfluff --ignore parsing sql/mysql
 
 coverage: $(INSTALLED) ## the unit tests, and what share of the package they reach; fails below the floor
 	$(BIN)/python -m pytest --quiet --numprocesses auto --cov --cov-report= tests/unit

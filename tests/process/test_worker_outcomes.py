@@ -382,7 +382,8 @@ def test_a_retry_that_is_revoked_or_expires_while_it_waits_has_that_outcome(make
 
 def test_every_row_of_the_page_is_held_against_a_worker() -> None:
     folder = Path(__file__).parent
-    sources = "\n".join(file.read_text() for file in (*folder.glob("test_worker_*.py"), folder / "test_overlap.py"))
+    files = [*folder.glob("test_worker_*.py"), folder / "test_overlap.py", folder / "test_effects.py"]
+    sources = "\n".join(file.read_text() for file in files)
     unread = [how for how in page() if f'"{how}"' not in sources]
     assert not unread
     assert len(page()) > len({case.how for case in CASES.values()}) > 15
