@@ -4,6 +4,7 @@ No other module asks the standard library for these; tests and the simulation re
 """
 
 import _thread
+import gc
 import importlib
 import os
 import random
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -73,6 +75,24 @@ def original(module: str, name: str) -> Any:
 
         return getattr(unpatched(module), name)
     return getattr(importlib.import_module(module), name)
+
+
+_reading_frames = _thread.allocate_lock()
+
+
+def frames() -> Mapping[int, FrameType]:
+    """Return what each thread runs, by its id.
+
+    Before Python 3.11.8 a garbage collection in the middle of that waits for itself for ever.
+    """
+    with _reading_frames:
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if is_collecting:
+                gc.enable()
 
 
 class Ids:

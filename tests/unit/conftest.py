@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from celery_sqlbeat import environment
 from celery_sqlbeat.config.plugins import CLAIM_ORDERS, RETRY_STRATEGIES, SCHEDULES
 
 MOST_SLEEP = 0.1  # seconds of one test, all its threads together
@@ -29,7 +30,7 @@ class Rule:
     def __init__(self) -> None:
         self.broken: list[str] = []
         self._slept = 0.0
-        self._others = sys._current_frames().keys() - {threading.get_ident()}
+        self._others = environment.frames().keys() - {threading.get_ident()}
         """Threads that a test before this one has left: what they do is not this test's."""
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:

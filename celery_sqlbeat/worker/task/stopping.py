@@ -8,7 +8,6 @@ next in the thread. It is not raised where it would leave a lock of `logging` or
 import ctypes
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -167,7 +166,7 @@ class _ThreadGuard(InterruptibleBody):
 
 def _raise_in_thread(body_guard: InterruptibleBody) -> bool:
     thread = body_guard.thread  # type: ignore[attr-defined]
-    if not is_safe(sys._current_frames().get(thread)):
+    if not is_safe(environment.frames().get(thread)):
         return False
     told = ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), ctypes.py_object(body_guard.execution.stop_error)
