@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 SELDOM = {"sqlbeat_lock_timeout": 120.0, "sqlbeat_heartbeat_interval": 30.0}  # no heartbeat comes in time by itself
 REASON = "cancelled by ann at "
+ASKED = ("running", "cancelled")  # the call reads the run again, and its worker may have been as fast
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ def test_a_running_task_is_stopped_within_seconds_and_its_job_goes_on(make_worke
             for times in (1, 2):
                 claim = began(shop, job, times)
                 asked_at = time.monotonic()
-                assert beat.runs.cancel(claim.run_id, "wrong data", by="ann").state == "running"
+                assert beat.runs.cancel(claim.run_id, "wrong data", by="ann").state in ASKED
                 shop.wait_for_outcome(job)
                 assert time.monotonic() - asked_at < 20  # a heartbeat by itself would come later
                 run = beat.runs.get(claim.run_id)
@@ -139,7 +140,7 @@ def test_a_one_off_is_cancelled_as_the_run_of_a_job(make_workers: MakeWorkers) -
         runs = beat.submit("work.watch", [600])
         wait_for(lambda: any(line.run == runs.id for line in shop.starts()), PATIENCE, shop.logs)
         assert beat.runs.cancel(waits.id).state == "cancelled" and is_revoked(shop, waits.id)
-        assert beat.runs.cancel(runs.id, by="ann").state == "running"
+        assert beat.runs.cancel(runs.id, by="ann").state in ASKED
         run = beat.runs.wait(runs.id, PATIENCE)
         assert run.state == "cancelled" and str(run.reason).startswith(REASON)
         wait_for(partial(is_revoked, shop, runs.id), PATIENCE, shop.logs)

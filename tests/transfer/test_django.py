@@ -88,7 +88,8 @@ make("single", interval=hours, one_off=True)
 make("too often", interval=micro)
 make("no json", interval=hours, args="[1,")
 
-ran = {"often": timedelta(minutes=1), "nightly": timedelta(minutes=1), "weekdays": timedelta(minutes=1)}
+# Crontabs ran just now: a minute ago, their next slot would have passed at some times of the day.
+ran = {"often": timedelta(minutes=1), "nightly": timedelta(0), "weekdays": timedelta(0)}
 late = make("late", interval=minutes)
 ran["late"] = timedelta(days=2)
 for name, ago in ran.items():
